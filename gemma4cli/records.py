@@ -1,0 +1,176 @@
+"""The records that travel down the line, from an input row to an output row.
+
+Plain frozen data, importable in milliseconds: nothing here touches media, vLLM or Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """What a medium is to the model."""
+
+    IMAGE = "image"
+    AUDIO = "audio"
+    VIDEO = "video"
+
+
+class Stage(StrEnum):
+    """Where on the line a row failed."""
+
+    PARSE = "parse"  # reading the manifest row, or the model's answer
+    FETCH = "fetch"  # getting the bytes
+    DECODE = "decode"  # making pixels or samples of them
+    RENDER = "render"  # making the engine's input: prompt, placeholders, lengths
+    ENGINE = "engine"  # generating
+
+
+class Status(StrEnum):
+    """What became of a row."""
+
+    OK = "ok"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a row has no answer, in words for the person who reads the output file."""
+
+    stage: Stage
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """One medium as its input names it: where the bytes are, not what they turn out to be.
+
+    location: absolute path, or a file:, data:, http: or https: URI; empty when only `data` is given.
+    data: the bytes themselves, when the manifest carries them; they win over `location`.
+    kind: what the input says it is (the column's name, the task); None lets the content decide.
+    """
+
+    location: str
+    data: bytes | None = None
+    kind: Kind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One input row.
+
+    row_index: position in the input, from 0; the output can be put in this order.
+    id: the manifest's id, else the path relative to the folder that was named, else the position.
+    source: what the user wrote for the first medium, printable; for people.
+    content: media and texts in the order the row gives them, without the prompt.
+    extra: columns to carry to the output.
+    failure: set when the row could not be read; such a row goes straight to the output.
+    """
+
+    row_index: int
+    id: str
+    source: str
+    content: tuple[Media | str, ...] = ()
+    prompt: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    failure: Failure | None = None
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        return tuple(part for part in self.content if isinstance(part, Media))
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the engine draws tokens; temperature 0 is greedy."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Prompt tokens of a row: the whole prompt, and of it what each kind of media takes."""
+
+    prompt: int = 0
+    image: int = 0
+    audio: int = 0
+    video: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MediaFacts:
+    """What decoding found: upright pixels, seconds of the source, frames given to the model."""
+
+    modality: str = ""
+    width: int | None = None
+    height: int | None = None
+    duration_s: float | None = None
+    frames: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A row ready for the engine. `payload` is the engine's own and opaque to everybody else."""
+
+    row_index: int
+    payload: Any
+    tokens: Tokens
+    facts: MediaFacts
+    bucket: str
+    decode_ms: float
+    render_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What the engine made of one row: text, or a failure."""
+
+    row_index: int
+    text: str | None
+    finish_reason: str | None
+    output_tokens: int
+    queue_ms: float
+    generate_ms: float
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One output row. Field order is column order; `extra` follows as columns of its own."""
+
+    row_index: int
+    id: str
+    source: str
+    modality: str
+    task: str
+    status: Status
+    text: str | None
+    error_stage: str | None
+    error_type: str | None
+    error_message: str | None
+    finish_reason: str | None
+    prompt_tokens: int | None
+    image_tokens: int | None
+    audio_tokens: int | None
+    video_tokens: int | None
+    output_tokens: int | None
+    width: int | None
+    height: int | None
+    duration_s: float | None
+    frames: int | None
+    bucket: str | None
+    decode_ms: float | None
+    render_ms: float | None
+    queue_ms: float | None
+    generate_ms: float | None
+    attempts: int
+    extra: Mapping[str, Any]
