@@ -119,15 +119,31 @@ class MediaFacts:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A row ready for the engine. `payload` is the engine's own and opaque to everybody else."""
+    """A row ready for the engine.
+
+    payload: the engine's own, opaque to everybody else, about `nbytes` large.
+    bucket: what makes rows alike to the encoder, such as `image-280`, `audio-10s` or `video-32f`.
+    """
 
     row_index: int
     payload: Any
+    nbytes: int
     tokens: Tokens
     facts: MediaFacts
     bucket: str
     decode_ms: float
     render_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unrendered:
+    """A row that did not become an engine input, with what was learnt of it on the way."""
+
+    row_index: int
+    failure: Failure
+    facts: MediaFacts
+    decode_ms: float | None = None
+    render_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +169,24 @@ class Row:
     modality: str
     task: str
     status: Status
-    text: str | None
-    error_stage: str | None
-    error_type: str | None
-    error_message: str | None
-    finish_reason: str | None
-    prompt_tokens: int | None
-    image_tokens: int | None
-    audio_tokens: int | None
-    video_tokens: int | None
-    output_tokens: int | None
-    width: int | None
-    height: int | None
-    duration_s: float | None
-    frames: int | None
-    bucket: str | None
-    decode_ms: float | None
-    render_ms: float | None
-    queue_ms: float | None
-    generate_ms: float | None
-    attempts: int
-    extra: Mapping[str, Any]
+    text: str | None = None
+    error_stage: str | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    image_tokens: int | None = None
+    audio_tokens: int | None = None
+    video_tokens: int | None = None
+    output_tokens: int | None = None
+    width: int | None = None
+    height: int | None = None
+    duration_s: float | None = None
+    frames: int | None = None
+    bucket: str | None = None
+    decode_ms: float | None = None
+    render_ms: float | None = None
+    queue_ms: float | None = None
+    generate_ms: float | None = None
+    attempts: int = 1
+    extra: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,214 @@
+"""The flags that the tasks share: declared once, as the fields of a dataclass, and given to each command.
+
+`takes` turns a command that wants a `RunOptions` into one whose signature has a parameter for each field, which is
+what Typer reads. Every flag can also be set through the environment, as GEMMA4_ and its name. A flag that was not
+set stays None and overrides nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Optional, get_type_hints
+
+import typer
+
+INPUT, MODEL, ANSWER, MEDIA, OUTPUT = "Input", "Model", "Answer", "Media", "Output"
+
+
+def _flag(*names: str, panel: str, help: str, **more: Any) -> Any:
+    longest = max(names, key=len)
+    environment = "GEMMA4_" + longest.removeprefix("--").split("/")[0].replace("-", "_").upper()
+    return typer.Option(
+        *names, rich_help_panel=panel, help=help, envvar=environment, show_envvar=False, **more
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the user said. Field names are those of `config.Overrides` where both have them."""
+
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...",
+            show_default=False,
+            help="Files, folders, quoted globs, one JSONL or Parquet manifest, or - for paths from standard input.",
+        ),
+    ]
+    limit: Annotated[
+        Optional[int], _flag("--limit", panel=INPUT, min=1, metavar="N", help="Only the first N rows.")
+    ] = None
+    media_column: Annotated[
+        Optional[str],
+        _flag(
+            "--media-column",
+            panel=INPUT,
+            metavar="NAME[,NAME]",
+            help="Manifest columns that hold the media; image.path reaches inside. Default: found by name.",
+        ),
+    ] = None
+    prompt_column: Annotated[
+        Optional[str],
+        _flag(
+            "--prompt-column", panel=INPUT, metavar="NAME", help="Manifest column with a prompt for each row."
+        ),
+    ] = None
+    id_column: Annotated[
+        Optional[str],
+        _flag(
+            "--id-column",
+            panel=INPUT,
+            metavar="NAME",
+            help="Manifest column that names the rows. Default: id.",
+        ),
+    ] = None
+    model: Annotated[
+        Optional[str],
+        _flag(
+            "--model",
+            "-m",
+            panel=MODEL,
+            help="E2B, E4B, 12B, 26B-A4B, 31B, tiny (a test instrument), a hub id or a folder. Default: E4B.",
+        ),
+    ] = None
+    engine: Annotated[
+        Optional[str],
+        _flag("--engine", panel=MODEL, help="vllm, or fake: no model, deterministic. Default: vllm."),
+    ] = None
+    engine_arg: Annotated[
+        Optional[list[str]],
+        _flag(
+            "--engine-arg", panel=MODEL, metavar="KEY=VALUE", help="Any other argument of vLLM's. Repeatable."
+        ),
+    ] = None
+    prompt: Annotated[
+        Optional[str], _flag("--prompt", "-p", panel=ANSWER, help="What to ask of each row.")
+    ] = None
+    system: Annotated[
+        Optional[str], _flag("--system", panel=ANSWER, help="A fixed instruction before every prompt.")
+    ] = None
+    max_tokens: Annotated[
+        Optional[int], _flag("--max-tokens", panel=ANSWER, metavar="N", help="Longest answer, in tokens.")
+    ] = None
+    temperature: Annotated[
+        Optional[float], _flag("--temperature", panel=ANSWER, metavar="T", help="0 is greedy.")
+    ] = None
+    top_p: Annotated[
+        Optional[float], _flag("--top-p", panel=ANSWER, metavar="P", help="Draw from the likeliest share P.")
+    ] = None
+    top_k: Annotated[
+        Optional[int],
+        _flag("--top-k", panel=ANSWER, metavar="K", help="Draw from the K likeliest tokens; 0 for all."),
+    ] = None
+    seed: Annotated[Optional[int], _flag("--seed", panel=ANSWER, metavar="N", help="Seed of every row.")] = (
+        None
+    )
+    max_soft_tokens: Annotated[
+        Optional[int],
+        _flag(
+            "--max-soft-tokens",
+            panel=MEDIA,
+            metavar="N",
+            help="Tokens for an image: 70, 140, 280, 560 or 1120.",
+        ),
+    ] = None
+    max_frames: Annotated[
+        Optional[int],
+        _flag("--max-frames", panel=MEDIA, metavar="N", help="Frames taken from a video, up to 32."),
+    ] = None
+    background: Annotated[
+        Optional[str],
+        _flag("--background", panel=MEDIA, metavar="COLOUR", help="What transparent pixels lie on."),
+    ] = None
+    max_pixels: Annotated[
+        Optional[int], _flag("--max-pixels", panel=MEDIA, metavar="N", help="Refuse larger images undecoded.")
+    ] = None
+    allow_private_hosts: Annotated[
+        bool,
+        _flag("--allow-private-hosts", panel=MEDIA, help="Fetch from private and loopback addresses too."),
+    ] = False
+    output: Annotated[
+        Optional[str],
+        _flag(
+            "--output",
+            "-o",
+            panel=OUTPUT,
+            metavar="PATH",
+            help="A folder, a .parquet or .jsonl file, or - for JSONL on standard output. Default: gemma4-TASK/.",
+        ),
+    ] = None
+    format: Annotated[
+        Optional[str],
+        _flag("--format", panel=OUTPUT, help="parquet or jsonl, where the output's name does not say it."),
+    ] = None
+    overwrite: Annotated[
+        bool, _flag("--overwrite", panel=OUTPUT, help="Replace an output that an earlier run wrote.")
+    ] = False
+    quiet: Annotated[bool, _flag("--quiet", "-q", panel=OUTPUT, help="Only errors.")] = False
+    verbose: Annotated[
+        bool, _flag("--verbose", "-v", panel=OUTPUT, help="Settings, and vLLM's own log, on standard error.")
+    ] = False
+
+
+def takes(options: type[RunOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command a parameter for each field of `options`, beside the parameters of its own after the first."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(options, include_extras=True)
+        shared = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.name == "inputs" else field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields(options)
+        ]
+        own_hints = get_type_hints(command, include_extras=True)
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=own_hints[parameter.name])
+            for parameter in list(inspect.signature(command).parameters.values())[1:]
+        ]
+
+        @functools.wraps(command)
+        def wrapper(**given: Any) -> None:
+            mine = {parameter.name: given.pop(parameter.name) for parameter in own}
+            command(options(**given), **mine)
+
+        signature = inspect.Signature([shared[0], *own, *shared[1:]])
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
+        del wrapper.__wrapped__  # type: ignore[attr-defined]  # Typer would look through it
+        return wrapper
+
+    return decorate
+
+
+def output_path(task: str, options: RunOptions) -> str:
+    """Where the rows go: as told, else a folder in the working directory. --format settles what a name leaves open.
+
+    Raises:
+        UsageError: the name and the format disagree.
+    """
+    from gemma4cli.errors import UsageError
+
+    output = options.output or f"gemma4-{task}"
+    if options.format is None:
+        return output
+    if options.format not in ("parquet", "jsonl"):
+        raise UsageError(f"--format {options.format} is not possible", "It takes parquet or jsonl.")
+    suffix = f".{options.format}"
+    if output == "-":
+        if options.format == "parquet":
+            raise UsageError("Parquet cannot be written to standard output", "Give -o a file name.")
+        return output
+    if options.output is None:
+        return output + (suffix if options.format == "jsonl" else "")
+    given = Path(output).suffix
+    if given in (".parquet", ".jsonl") and given != suffix:
+        raise UsageError(f"--format {options.format} and -o {output} disagree", "Leave one of them out.")
+    return output + suffix if options.format == "jsonl" and given != suffix else output

@@ -1,0 +1,192 @@
+"""What people see: data on standard output, everything else on standard error, and no noise from libraries.
+
+A library that prints, in this process or in one that it starts, prints to the run's log, because for the length
+of a run the file descriptors 1 and 2 lead there. The console and the data stream keep descriptors of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from gemma4cli.stats import Stats
+
+LINE_EVERY_S = 10.0
+
+_console: Console | None = None
+
+
+def console() -> Console:
+    """The console on standard error, as it was when the program began."""
+    global _console
+    if _console is None:
+        _console = Console(
+            file=os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+        )
+    return _console
+
+
+def standard_output() -> BinaryIO:
+    """Standard output for data, out of reach of whatever else prints. Take it before `noise_to`."""
+    sys.stdout.flush()
+    return os.fdopen(os.dup(1), "wb")
+
+
+@contextlib.contextmanager
+def noise_to(log: Path | None) -> Iterator[Path | None]:
+    """Sends what libraries print to `log`, to a temporary file if None.
+
+    Yields the log's path. The console and streams taken before are not affected.
+    """
+    console()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if log is None:
+        handle, name = tempfile.mkstemp(prefix="gemma4-", suffix=".log")
+        path = Path(name)
+    else:
+        path = log
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    kept = os.dup(1), os.dup(2)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+    try:
+        yield path
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        os.close(kept[0])
+        os.close(kept[1])
+        if log is None:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def noise_to_standard_error() -> Iterator[None]:
+    """For -v: what libraries print goes to standard error, never between the data."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def cause_in(log: Path) -> str:
+    """The last line of a log that names an exception; empty if there is none."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    for line in reversed(lines):
+        words = line.split("] ", 1)[-1].strip()
+        name = words.partition(":")[0]
+        if name.endswith(("Error", "Exception")) and " " not in name and "initialization failed" not in words:
+            return words[:300]
+    return ""
+
+
+class _Rates(ProgressColumn):
+    def __init__(self, stats: Stats) -> None:
+        super().__init__()
+        self._stats = stats
+
+    def render(self, task: Task) -> Text:
+        return Text(_state(self._stats), style="dim")
+
+
+@contextlib.contextmanager
+def display(stats: Stats, what: str, quiet: bool) -> Iterator[None]:
+    """Shows the run while the block lasts: a live line on a terminal, else one line every ten seconds."""
+    if quiet:
+        yield
+    elif console().is_terminal:
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            _Rates(stats),
+            console=console(),
+            transient=True,
+            refresh_per_second=4,
+        ) as progress:
+            task = progress.add_task(what, total=stats.total)
+            with _every(
+                0.25, lambda: progress.update(task, completed=stats.done, description=_phase(stats, what))
+            ):
+                yield
+    else:
+        console().print(f"{what}: loading the model", markup=False, highlight=False)
+        with _every(LINE_EVERY_S, lambda: _print_line(f"{_phase(stats, what)}: {_state(stats)}")):
+            yield
+
+
+def _print_line(line: str) -> None:
+    console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _phase(stats: Stats, what: str) -> str:
+    return what if stats.generating else f"{what}: loading the model"
+
+
+def _state(stats: Stats) -> str:
+    if not stats.generating:
+        return f"{stats.elapsed:.0f} s"
+    rows, tokens = stats.rates()
+    total = "" if stats.total is None else f"/{stats.total:,}"
+    failed = f", {stats.failed:,} failed" if stats.failed else ""
+    left = stats.seconds_left()
+    when = "" if left is None else f", {timedelta(seconds=round(left))} left"
+    return f"{stats.done:,}{total} rows{failed}, {rows:.1f} rows/s, {tokens:.0f} tokens/s{when}"
+
+
+@contextlib.contextmanager
+def _every(seconds: float, act: Any) -> Iterator[None]:
+    """Calls `act` at this interval, in a thread, while the block lasts."""
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=tick, name="display", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def print_summary(summary: dict[str, Any], output: str) -> None:
+    """The end of a run in a few lines: what came of the rows, why some failed, how fast it went."""
+    rows, seconds, rates = summary["rows"], summary["seconds"], summary["rates"]
+    failed = f", {rows['failed']:,} failed" if rows["failed"] else ""
+    where = "standard output" if output == "-" else output
+    _print_line(f"{rows['ok']:,} of {rows['total']:,} rows ok{failed} -> {where}")
+    for failure in summary["failures"]:
+        _print_line(f"  {failure['rows']:>6,} failed: {failure['stage']} {failure['type']}")
+    cut = summary["finish_reasons"].get("length", 0)
+    if cut:
+        _print_line(f"  {cut:>6,} answers were cut off at --max-tokens")
+    tokens = summary["tokens"]
+    _print_line(
+        f"  {rates['rows_per_s']:.1f} rows/s, {rates['output_tokens_per_s']:.0f} output tokens/s; "
+        f"{tokens.get('prompt', 0):,} tokens in, {tokens.get('output', 0):,} out; "
+        f"{seconds['rows']:.1f} s after {seconds['engine_start']:.1f} s of start-up"
+    )

@@ -1,0 +1,99 @@
+"""What caption, transcribe and annotate have in common: from flags to a run, and from its summary to an exit code."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from typing import Any
+
+from gemma4cli.cli import _errors, _output
+from gemma4cli.cli._options import RunOptions, output_path
+
+
+def run_task(task: str, options: RunOptions, language: str | None = None) -> int:
+    """Runs a task and returns the exit code. Everything that can be refused is, before the model loads.
+
+    Raises:
+        UsageError, JobError: see `gemma4cli.errors`.
+    """
+    from gemma4cli import config as configuration
+    from gemma4cli import models, tasks
+    from gemma4cli.inputs import InputOptions, open_inputs
+    from gemma4cli.sink import Sink
+    from gemma4cli.stats import Stats
+
+    mine = {field.name for field in fields(options)}
+    shared = {
+        field.name: getattr(options, field.name)
+        for field in fields(configuration.Overrides)
+        if field.name in mine
+    }
+    config = configuration.build(
+        task,
+        configuration.Overrides(**shared, engine_args=tuple(options.engine_arg or ()), language=language),
+    )
+    output = output_path(task, options)
+    if task == "annotate" and config.prompts.text is None and options.prompt_column is None:
+        from gemma4cli.errors import UsageError
+
+        raise UsageError(
+            "annotate needs to know what to ask",
+            'Give --prompt "What is the brand?", or --prompt-column NAME for a prompt in each row.',
+        )
+    model = models.find(config.model)
+    model.require(task, config.kinds)
+    inputs = open_inputs(
+        options.inputs,
+        InputOptions(
+            kinds=config.kinds,
+            kind=tasks.wanted_kind(task),
+            media_columns=tuple(filter(None, (options.media_column or "").split(","))),
+            prompt_column=options.prompt_column,
+            id_column=options.id_column,
+            limit=options.limit,
+        ),
+        sys.stdin.buffer,
+    )
+    stats = Stats(inputs.total)
+    sink = Sink.open(
+        output, task, inputs.columns, config.as_dict(), options.overwrite, stdout=_output.standard_output()
+    )
+    with sink:
+        if options.verbose:
+            with _output.noise_to_standard_error():
+                summary = _job(config, model, inputs, sink, stats, options)
+        else:
+            log = None if sink.state is None else sink.state / "engine.log"
+            with _output.noise_to(log) as path:
+                try:
+                    summary = _job(config, model, inputs, sink, stats, options)
+                except Exception as error:
+                    _explain(error, path, kept=log is not None)
+                    raise
+    if not options.quiet:
+        _output.print_summary(summary, output)
+    return _errors.FAILED_ROWS if summary["rows"]["failed"] else _errors.DONE
+
+
+def _job(config: Any, model: Any, inputs: Any, sink: Any, stats: Any, options: RunOptions) -> dict[str, Any]:
+    from gemma4cli import pipeline
+    from gemma4cli.engine import open_engine
+
+    with _output.display(stats, f"{config.task} with {model.name}", options.quiet):
+        engine = open_engine(config, model, options.verbose)
+        if options.verbose:
+            for name, value in sorted(engine.describe().get("settings", {}).items()):
+                _output.console().print(f"  {name} = {value}", markup=False, highlight=False)
+        return pipeline.run(config, model, inputs, engine, sink, stats)
+
+
+def _explain(error: Exception, log: Any, kept: bool) -> None:
+    """Adds to an engine's error what its log says the cause was."""
+    from gemma4cli.errors import EngineError
+
+    if not isinstance(error, EngineError):
+        return
+    cause = _output.cause_in(log)
+    lines = [f"The cause, by its log: {cause}"] if cause else []
+    lines.append(f"Its whole log: {log}" if kept else "Run again with -v to see its whole log.")
+    error.hint = "\n".join(filter(None, [*lines, error.hint]))

@@ -1,0 +1,41 @@
+"""gemma4 doctor."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gemma4cli.cli._errors import reports_errors
+
+
+@reports_errors
+def doctor(
+    model: Annotated[str, typer.Option("--model", "-m", help="The model to look for.")] = "E4B",
+) -> int:
+    """Check this installation: what works, what does not, and what to do about it.
+
+    [bold]Examples[/]
+
+      gemma4 doctor
+      gemma4 doctor --model 31B
+    """
+    from gemma4cli import checks
+    from gemma4cli.cli._output import console, noise_to
+
+    marks = {
+        checks.State.OK: "[green]ok  [/]",
+        checks.State.WARN: "[yellow]warn[/]",
+        checks.State.BAD: "[red]bad [/]",
+    }
+    bad = False
+    for check in checks.CHECKS:
+        with noise_to(None):
+            found = list(check(model))
+        for finding in found:
+            console().print(f"{marks[finding.state]}  [bold]{finding.subject}[/]  ", end="")
+            console().print(finding.message, markup=False, highlight=False, soft_wrap=True)
+            if finding.advice:
+                console().print(f"        {finding.advice}", markup=False, highlight=False, soft_wrap=True)
+            bad = bad or finding.state is checks.State.BAD
+    return 1 if bad else 0

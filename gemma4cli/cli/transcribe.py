@@ -1,0 +1,39 @@
+"""gemma4 transcribe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from gemma4cli.cli._errors import reports_errors
+from gemma4cli.cli._options import ANSWER, RunOptions, takes
+from gemma4cli.cli._run import run_task
+
+
+@takes(RunOptions)
+@reports_errors
+def transcribe(
+    options: RunOptions,
+    language: Annotated[
+        Optional[str],
+        typer.Option(
+            "--language",
+            "-l",
+            rich_help_panel=ANSWER,
+            help="What is spoken, such as English; the model guesses else.",
+        ),
+    ] = None,
+) -> int:
+    """Write down what is said in audio files and videos.
+
+    [bold]Examples[/]
+
+      gemma4 transcribe audio/*.wav --language English
+      gemma4 transcribe talks/ -o transcripts.parquet
+      find . -name '*.flac' | gemma4 transcribe - -o - > transcripts.jsonl
+
+    Clips of up to 30 seconds, which is what the model hears at a time; a
+    longer one is a failed row.
+    """
+    return run_task("transcribe", options, language)

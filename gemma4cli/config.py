@@ -1,0 +1,203 @@
+"""What a run is told to do: the defaults of its task, overridden by whatever the user set.
+
+Defaults live in `configs/<task>.toml`, which travels in the wheel. A value that the user did not set is None here
+and never overrides. Every refusal is a `UsageError` that names the flag.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gemma4cli.errors import UsageError
+from gemma4cli.records import Kind, Sampling
+
+T = TypeVar("T")
+
+BUDGETS = (70, 140, 280, 560, 1120)
+TASKS = ("caption", "transcribe", "annotate")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The instructions of a task. `by_kind` holds one for each kind of medium that has its own."""
+
+    system: str
+    text: str | None
+    by_kind: Mapping[Kind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSettings:
+    """How media become pixels and samples; `background` is RGB from 0 to 255."""
+
+    max_soft_tokens: int
+    max_frames: int
+    background: tuple[int, int, int]
+    max_pixels: int
+    allow_private_hosts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Everything that decides what a row's answer will be, and with what it is made."""
+
+    task: str
+    kinds: frozenset[Kind]
+    model: str
+    engine: str
+    engine_args: Mapping[str, Any]
+    prompts: Prompts
+    sampling: Sampling
+    media: MediaSettings
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the output's metadata and the run summary say about how the rows were made."""
+        return {
+            "task": self.task,
+            "model": self.model,
+            "engine": self.engine,
+            "engine_args": dict(self.engine_args),
+            "system": self.prompts.system,
+            "prompt": self.prompts.text or {kind.value: text for kind, text in self.prompts.by_kind.items()},
+            "sampling": {name: getattr(self.sampling, name) for name in Sampling.__slots__},
+            "media": {name: getattr(self.media, name) for name in MediaSettings.__slots__},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the user set; None leaves the task's default."""
+
+    model: str | None = None
+    engine: str | None = None
+    engine_args: tuple[str, ...] = ()
+    prompt: str | None = None
+    system: str | None = None
+    language: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    max_soft_tokens: int | None = None
+    max_frames: int | None = None
+    background: str | None = None
+    max_pixels: int | None = None
+    allow_private_hosts: bool = False
+
+
+@cache
+def defaults(task: str) -> dict[str, Any]:
+    """The parsed `configs/<task>.toml`."""
+    packaged = files("gemma4cli") / "configs" / f"{task}.toml"
+    source = packaged if packaged.is_file() else Path(__file__).parent.parent / "configs" / f"{task}.toml"
+    return tomllib.loads(source.read_text(encoding="utf-8"))
+
+
+def build(task: str, user: Overrides) -> RunConfig:
+    """Puts the user's settings over the defaults of the task, and checks the result.
+
+    Raises:
+        UsageError: a value is out of range or of the wrong form; the message names its flag.
+    """
+    base = defaults(task)
+    sampling, media = base["sampling"], base["media"]
+
+    def chosen(name: str, section: Mapping[str, Any]) -> Any:
+        value = getattr(user, name)
+        return section[name] if value is None else value
+
+    return RunConfig(
+        task=task,
+        kinds=frozenset(Kind(kind) for kind in base["kinds"]),
+        model=user.model or "E4B",
+        engine=_one_of("--engine", user.engine or "vllm", ("vllm", "fake")),
+        engine_args=parse_engine_args(user.engine_args),
+        prompts=_prompts(base["prompt"], user),
+        sampling=Sampling(
+            max_tokens=_at_least("--max-tokens", chosen("max_tokens", sampling), 1),
+            temperature=_between("--temperature", chosen("temperature", sampling), 0.0, 2.0),
+            top_p=_between("--top-p", chosen("top_p", sampling), 0.0, 1.0, open_below=True),
+            top_k=_at_least("--top-k", chosen("top_k", sampling), 0),
+            seed=_at_least("--seed", chosen("seed", sampling), 0),
+        ),
+        media=MediaSettings(
+            max_soft_tokens=_one_of("--max-soft-tokens", chosen("max_soft_tokens", media), BUDGETS),
+            max_frames=int(_between("--max-frames", chosen("max_frames", media), 1, 32)),
+            background=_colour(chosen("background", media)),
+            max_pixels=_at_least("--max-pixels", chosen("max_pixels", media), 1),
+            allow_private_hosts=user.allow_private_hosts,
+        ),
+    )
+
+
+def parse_engine_args(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """`KEY=VALUE` strings; a value is read as JSON where it is JSON, else as text."""
+    import json
+
+    parsed: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.strip().removeprefix("--").replace("-", "_")
+        if not equals or not key:
+            raise UsageError(
+                f"--engine-arg {pair!r} is not KEY=VALUE",
+                "Example: --engine-arg max_num_seqs=64",
+            )
+        lowered = value.lower()
+        try:
+            parsed[key] = json.loads(lowered if lowered in ("true", "false") else value)
+        except ValueError:
+            parsed[key] = value
+    return parsed
+
+
+def _prompts(section: Mapping[str, str], user: Overrides) -> Prompts:
+    by_kind = {kind: section[kind].strip() for kind in Kind if section.get(kind)}
+    if user.language is not None:
+        language = user.language.strip()
+        if not language:
+            raise UsageError("--language is empty", "Example: --language English")
+        by_kind[Kind.AUDIO] = section["audio_in_language"].strip().replace("{language}", language)
+    if user.prompt is not None and not user.prompt.strip():
+        raise UsageError("--prompt is empty", "Say what the model is to do with each row.")
+    system = section["system"] if user.system is None else user.system
+    return Prompts(system=system.strip(), text=user.prompt, by_kind=by_kind)
+
+
+def _one_of(flag: str, value: T, choices: tuple[T, ...]) -> T:
+    if value not in choices:
+        listed = ", ".join(map(str, choices))
+        raise UsageError(f"{flag} {value} is not possible", f"It takes one of {listed}.")
+    return value
+
+
+def _at_least(flag: str, value: int, least: int) -> int:
+    if value < least:
+        raise UsageError(f"{flag} {value} is too small", f"It must be {least} or more.")
+    return value
+
+
+def _between(flag: str, value: float, low: float, high: float, open_below: bool = False) -> float:
+    if not (low < value if open_below else low <= value) or not value <= high:
+        above = f"above {low:g}, up to" if open_below else f"from {low:g} to"
+        raise UsageError(f"{flag} {value:g} is out of range", f"It must be {above} {high:g}.")
+    return value
+
+
+def _colour(name: str) -> tuple[int, int, int]:
+    from PIL import ImageColor
+
+    try:
+        red, green, blue, *_ = ImageColor.getrgb(name)
+    except ValueError:
+        raise UsageError(
+            f"--background {name!r} is not a colour", "Give a name or #rrggbb, such as white or #808080."
+        ) from None
+    return red, green, blue

@@ -1,0 +1,145 @@
+"""Finds a model and reads what it can do from its configuration, before any weights load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemma4cli.errors import ModelError, UsageError
+from gemma4cli.records import Kind
+
+ALIASES = {
+    "E2B": "google/gemma-4-E2B-it",
+    "E4B": "google/gemma-4-E4B-it",
+    "12B": "google/gemma-4-12B-it",
+    "26B-A4B": "google/gemma-4-26B-A4B-it",
+    "31B": "google/gemma-4-31B-it",
+}
+ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that was found.
+
+    name: what the user called it.  location: folder, or hub id when the weights are yet to be fetched.
+    revision: the hub's commit, where known.  hears, sees: whether it takes audio; images and video.
+    context: tokens that a prompt and its answer may come to together.
+    """
+
+    name: str
+    location: str
+    revision: str | None
+    hears: bool
+    sees: bool
+    context: int
+
+    def require(self, task: str, kinds: frozenset[Kind]) -> None:
+        """Refuses a task none of whose media the model takes.
+
+        Raises:
+            UsageError: naming the models that would do.
+        """
+        takes = {kind for kind in kinds if (self.hears if kind is Kind.AUDIO else self.sees)}
+        if not takes:
+            lacks = "an audio tower" if Kind.AUDIO in kinds else "a vision tower"
+            raise UsageError(
+                f"{self.name} cannot {task}: it has no {lacks.removeprefix('an ').removeprefix('a ')}",
+                "E2B, E4B and 12B take audio; try --model E4B." if Kind.AUDIO in kinds else "",
+            )
+
+
+def find(name: str) -> Model:
+    """Resolves an alias, a hub id or a folder, and reads its configuration.
+
+    Raises:
+        UsageError: it is no Gemma 4 model.
+        ModelError: it is neither on this machine nor within reach, or cannot be read.
+    """
+    if name == "tiny":
+        from gemma4cli.tiny import CHECKPOINT
+
+        return _describe(name, str(CHECKPOINT), None, _read(CHECKPOINT / "config.json"))
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UsageError(
+                f"--model {name}: the folder holds no config.json", "Name the folder of a checkpoint."
+            )
+        return _describe(name, str(folder.resolve()), None, _read(folder / "config.json"))
+    if name not in ALIASES and (name.count("/") != 1 or name.startswith((".", "/", "~"))):
+        raise UsageError(
+            f"--model {name}: no such folder, and not a model's name",
+            f"It takes {', '.join(ALIASES)}, tiny, a hub id such as {ALIASES['E4B']}, or a folder.",
+        )
+    return _on_the_hub(name, ALIASES.get(name, name))
+
+
+def _on_the_hub(name: str, repo: str) -> Model:
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        cached = Path(snapshot_download(repo, local_files_only=True))
+        if (cached / "config.json").is_file() and any(cached.glob("*.safetensors")):
+            return _describe(name, str(cached), cached.name, _read(cached / "config.json"))
+    except (LocalEntryNotFoundError, HFValidationError):
+        pass
+    try:
+        config = Path(hf_hub_download(repo, "config.json", etag_timeout=10))
+    except GatedRepoError:
+        raise ModelError(
+            f"{repo} asks for a login",
+            f"Accept its terms at https://huggingface.co/{repo}, then run: hf auth login",
+        ) from None
+    except RepositoryNotFoundError:
+        raise ModelError(
+            f"{repo} is not on the hub, or your login may not read it",
+            f"Check the name; --model takes {', '.join(ALIASES)}, tiny, a hub id or a folder.",
+        ) from None
+    except Exception as error:  # whatever a network can do wrong; the ways out are the same for all
+        raise ModelError(
+            f"{repo} is neither in this machine's model cache nor within reach ({type(error).__name__})",
+            f"With a network: hf download {repo}\n"
+            "Without one: copy the model's folder here and name it with --model /path/to/folder,\n"
+            "or set HF_HOME to a cache that holds it.\n"
+            "To try the program without a model: --model tiny",
+        ) from None
+    return _describe(name, repo, config.parent.name, _read(config))
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}", "Fetch the checkpoint again.") from None
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} is not a model's configuration", "Fetch the checkpoint again.")
+    return config
+
+
+def _describe(name: str, location: str, revision: str | None, config: Mapping[str, Any]) -> Model:
+    architectures = config.get("architectures") or []
+    if not set(architectures) & set(ARCHITECTURES):
+        found = ", ".join(architectures) or "no architecture"
+        raise UsageError(
+            f"--model {name} is not a Gemma 4 multimodal model (its configuration says {found})",
+            f"It takes {', '.join(ALIASES)}, tiny, or a checkpoint derived from one of them.",
+        )
+    text = config.get("text_config") or {}
+    return Model(
+        name=name,
+        location=location,
+        revision=revision,
+        hears=config.get("audio_config") is not None,
+        sees=config.get("vision_config") is not None,
+        context=int(text.get("max_position_embeddings") or 131072),
+    )

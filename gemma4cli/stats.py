@@ -1,0 +1,120 @@
+"""Counters of a run: what the display shows while it lasts and the summary says at its end."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from gemma4cli import __version__
+from gemma4cli.records import Row, Status
+
+WINDOW_S = 30.0
+MEDIA_PACKAGES = ("av", "librosa", "numpy", "pillow", "pyarrow")
+
+
+class Stats:
+    """Counts rows as they reach the output. Read by the display's thread, written by one other."""
+
+    def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total = total
+        self.ok = self.failed = 0
+        self.tokens: Counter[str] = Counter()
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        self.finish: Counter[str] = Counter()
+        self.busy_ms: Counter[str] = Counter()
+        self._clock = clock
+        self._began_at = datetime.now(UTC)
+        self._began = clock()
+        self._generating: float | None = None
+        self._recent: deque[tuple[float, int]] = deque()
+
+    @property
+    def done(self) -> int:
+        return self.ok + self.failed
+
+    @property
+    def elapsed(self) -> float:
+        return self._clock() - self._began
+
+    @property
+    def generating(self) -> bool:
+        """Whether the model is loaded."""
+        return self._generating is not None
+
+    def engine_ready(self) -> None:
+        """Rates count from here: loading a model is not the rows' time."""
+        self._generating = self._clock()
+
+    def count(self, row: Row) -> None:
+        now = self._clock()
+        if row.status is Status.FAILED:
+            self.failed += 1
+            self.reasons[row.error_stage or "", row.error_type or ""] += 1
+        else:
+            self.ok += 1
+            self.finish[row.finish_reason or "none"] += 1
+        for name in ("prompt", "image", "audio", "video", "output"):
+            self.tokens[name] += getattr(row, f"{name}_tokens") or 0
+        for name in ("decode", "render", "queue", "generate"):
+            self.busy_ms[name] += getattr(row, f"{name}_ms") or 0.0
+        self._recent.append((now, row.output_tokens or 0))
+        while now - self._recent[0][0] > WINDOW_S:
+            self._recent.popleft()
+
+    def rates(self) -> tuple[float, float]:
+        """Rows and output tokens a second, over the last half minute at most."""
+        recent = list(self._recent)
+        if not recent or self._generating is None:
+            return 0.0, 0.0
+        span = max(min(self._clock() - self._generating, WINDOW_S), 1e-9)
+        return len(recent) / span, sum(tokens for _, tokens in recent) / span
+
+    def seconds_left(self) -> float | None:
+        rows_per_s, _ = self.rates()
+        return None if self.total is None or not rows_per_s else (self.total - self.done) / rows_per_s
+
+    def summary(self, config: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
+        """The document that `.gemma4cli/summary.json` holds."""
+        generating = self._clock() - self._generating if self._generating is not None else 0.0
+        rate = 1 / generating if generating else 0.0
+        return {
+            "rows": {"total": self.done, "ok": self.ok, "failed": self.failed},
+            "failures": [
+                {"stage": stage, "type": type, "rows": rows}
+                for (stage, type), rows in self.reasons.most_common()
+            ],
+            "finish_reasons": dict(self.finish),
+            "tokens": dict(self.tokens),
+            "seconds": {
+                "total": round(self.elapsed, 3),
+                "engine_start": round(self.elapsed - generating, 3),
+                "rows": round(generating, 3),
+            },
+            "rates": {
+                "rows_per_s": round(self.done * rate, 3),
+                "output_tokens_per_s": round(self.tokens["output"] * rate, 3),
+            },
+            "mean_ms": {
+                name: round(total / self.done, 3) for name, total in self.busy_ms.items() if self.done
+            },
+            "started": self._began_at.isoformat(timespec="seconds"),
+            "versions": versions(),
+            "engine": engine,
+            "config": config,
+        }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides how media are read."""
+    found = {"gemma4cli": __version__, "python": platform.python_version()}
+    for name in MEDIA_PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "missing"
+    return found

@@ -1,0 +1,35 @@
+"""What each task asks of the model, and what it makes of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gemma4cli.config import RunConfig
+from gemma4cli.errors import RenderError
+from gemma4cli.records import Item, Kind
+
+
+def wanted_kind(task: str) -> Kind | None:
+    """What a file is taken for whatever else it holds: transcription hears the sound of a video."""
+    return Kind.AUDIO if task == "transcribe" else None
+
+
+def prompt(config: RunConfig, item: Item, kinds: Collection[Kind]) -> str:
+    """The row's own prompt, else --prompt, else the task's prompt for the kind of medium that the row holds.
+
+    Raises:
+        RenderError: there is none.
+    """
+    if item.prompt and item.prompt.strip():
+        return item.prompt
+    if config.prompts.text:
+        return config.prompts.text
+    for kind in (Kind.VIDEO, Kind.IMAGE, Kind.AUDIO):
+        if kind in kinds and kind in config.prompts.by_kind:
+            return config.prompts.by_kind[kind]
+    raise RenderError("no_prompt", "the row's prompt is empty, and there is no --prompt to fall back on")
+
+
+def answer(text: str) -> str:
+    """The model's words as they go to the output."""
+    return text.strip()
