@@ -1,0 +1,86 @@
+"""From an input's medium to pixels and samples.
+
+`load` is the only door. Importing this package costs nothing: decoders are imported when a medium needs them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO
+
+from gemma4cli.errors import DecodeError
+from gemma4cli.media.decoded import Audio, Image, Video
+from gemma4cli.media.options import MediaOptions
+from gemma4cli.records import Kind, Media
+
+if TYPE_CHECKING:
+    from gemma4cli.media.sniff import Content
+
+__all__ = ["Audio", "Image", "MediaOptions", "Video", "load"]
+
+_A = {Kind.IMAGE: "an image", Kind.AUDIO: "a sound", Kind.VIDEO: "a video"}
+
+
+def load(media: Media, kinds: frozenset[Kind], options: MediaOptions) -> Image | Audio | Video:
+    """Fetches and decodes one medium.
+
+    The content decides what it is. `media.kind` asks for one reading of it (the sound track of a video, the frames
+    of a GIF); without it, `kinds`, which the task accepts, does the same where it leaves no other choice.
+
+    Raises FetchError when the bytes cannot be had, DecodeError when they are not what was asked for.
+    """
+    from gemma4cli.media.fetch import fetch
+    from gemma4cli.media.sniff import sniff
+
+    if media.kind is not None and media.kind not in kinds:
+        raise DecodeError("wrong_kind", f"the row gives {_A[media.kind]}, but this task takes {_listed(kinds)}")
+    with fetch(media, options) as file:
+        content = sniff(file)
+        if content.kind is Kind.IMAGE:
+            return _load_image(file, content, media.kind, kinds, options)
+        return _load_stream(file, content, media.kind, kinds, options)
+
+
+def _load_image(
+    file: BinaryIO, content: Content, asked: Kind | None, kinds: frozenset[Kind], options: MediaOptions
+) -> Image | Video:
+    wants_frames = asked is Kind.VIDEO or (asked is None and Kind.IMAGE not in kinds and Kind.VIDEO in kinds)
+    if wants_frames and content.animated:
+        from gemma4cli.media.animation import decode_animation
+
+        return decode_animation(file, options)
+    if asked is Kind.VIDEO:
+        raise DecodeError("no_video_stream", f"no video stream: this is {content.name}, a still image")
+    if asked is Kind.AUDIO or Kind.IMAGE not in kinds:
+        wanted = _A[asked] if asked else _listed(kinds)
+        raise DecodeError("wrong_kind", f"this is {content.name}, an image, where {wanted} is needed")
+    from gemma4cli.media.image import decode_image
+
+    return decode_image(file, options, heif=content.heif)
+
+
+def _load_stream(
+    file: BinaryIO, content: Content, asked: Kind | None, kinds: frozenset[Kind], options: MediaOptions
+) -> Audio | Video:
+    from gemma4cli.media.container import open_container, video_stream
+
+    if asked is Kind.IMAGE:
+        raise DecodeError("wrong_kind", f"this is {content.name}, where an image is needed")
+    with open_container(file, content.name) as container:
+        stream = None if content.kind is Kind.AUDIO else video_stream(container)
+        found = Kind.VIDEO if stream is not None else Kind.AUDIO
+        kind = asked or (found if found in kinds else Kind.AUDIO)
+        if kind is Kind.VIDEO:
+            if stream is None:
+                raise DecodeError("no_video_stream", f"no video stream: this {content.name} holds sound alone")
+            from gemma4cli.media.video import decode_video
+
+            return decode_video(container, stream, options)
+        if kind not in kinds:
+            raise DecodeError("wrong_kind", f"this is {_A[found]} ({content.name}), where {_listed(kinds)} is needed")
+        from gemma4cli.media.audio import decode_audio
+
+        return decode_audio(container, options)
+
+
+def _listed(kinds: frozenset[Kind]) -> str:
+    return " or ".join(_A[kind] for kind in Kind if kind in kinds)

@@ -1,0 +1,131 @@
+"""From a medium's location to an open, seekable file of its bytes.
+
+Files are opened by descriptor, so that no decoder ever sees a name: names such as `concat:a|b` mean something to
+ffmpeg. Downloads are in `download`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import io
+import os
+import re
+import stat
+from typing import BinaryIO
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+from gemma4cli.errors import FetchError
+from gemma4cli.media.options import MediaOptions
+from gemma4cli.records import Media
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_SHOWN = 200  # characters of a location in a message
+
+_OS_ERRORS = {
+    errno.ENOENT: ("not_found", "no such file"),
+    errno.ENOTDIR: ("not_found", "no such file: a part of the path is not a folder"),
+    errno.EACCES: ("permission_denied", "permission denied; make the file readable for this user"),
+    errno.EPERM: ("permission_denied", "permission denied; make the file readable for this user"),
+    errno.ELOOP: ("symlink_loop", "its symbolic links go round in a circle"),
+    errno.ENAMETOOLONG: ("bad_location", "the name is too long for the file system"),
+}
+
+
+def fetch(media: Media, options: MediaOptions) -> BinaryIO:
+    """Opens a medium's bytes for reading; the caller closes the file, which leaves nothing behind.
+
+    Raises FetchError with a type of `not_found`, `permission_denied`, `is_a_directory`, `not_a_file`,
+    `symlink_loop`, `bad_location`, `read_error`, `unsupported_scheme`, or one of the download's.
+    """
+    if media.data is not None:
+        return io.BytesIO(media.data)
+    location = media.location
+    scheme = _SCHEME.match(location)
+    if not location:
+        raise FetchError("bad_location", "the row names no medium")
+    if location.startswith("/") or scheme is None:
+        return _open_file(location)
+    match scheme[1].lower():
+        case "file":
+            return _open_file(_path_of(location))
+        case "data":
+            return io.BytesIO(_data_of(location))
+        case "http" | "https":
+            from gemma4cli.media.download import download
+
+            return download(location, options)
+        case other:
+            raise FetchError(
+                "unsupported_scheme",
+                f"cannot read {other}: locations ({_shown(location)}); paths, file:, data:, http: and https: work",
+            )
+
+
+def _path_of(uri: str) -> str:
+    parts = urlsplit(uri)
+    if parts.netloc.lower() not in ("", "localhost"):
+        raise FetchError(
+            "bad_location", f"file: URI on another host ({parts.netloc}); write file:///path: {_shown(uri)}"
+        )
+    # A file name may hold ? and #, and what wrote the URI may not have escaped them.
+    rest = uri.split(":", 1)[1]
+    path = rest[2 + len(parts.netloc) :] if rest.startswith("//") else rest
+    decoded = os.fsdecode(unquote_to_bytes(path))
+    if not decoded.startswith("/"):
+        raise FetchError("bad_location", f"file: URI without an absolute path: {_shown(uri)}")
+    return decoded
+
+
+def _data_of(uri: str) -> bytes:
+    """The bytes in a data: URI (RFC 2397), in base64 with or without padding, or percent-encoded."""
+    header, comma, body = uri[len("data:") :].partition(",")
+    if not comma:
+        raise FetchError("bad_location", f"data: URI without a comma before its data: {_shown(uri)}")
+    if not header.rstrip().lower().endswith(";base64"):
+        return unquote_to_bytes(body)
+    text = "".join(unquote(body).split()).replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise FetchError("bad_location", f"data: URI whose base64 is broken ({error}): {_shown(uri)}") from error
+
+
+def _open_file(path: str) -> BinaryIO:
+    """Opens a regular file; a FIFO or a device would block, or never end."""
+    if "\0" in path:
+        raise FetchError("bad_location", f"the name holds a NUL character: {_shown(path)}")
+    try:
+        _refuse_special(os.stat(path).st_mode, path)  # noqa: PTH116 - Path drops what a name may mean, such as //
+        # Not blocking, because the file may have become a FIFO since.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        type_, what = _OS_ERRORS.get(error.errno or 0, ("read_error", error.strerror or str(error)))
+        if type_ == "not_found" and os.path.islink(path):  # noqa: PTH114
+            what = "the symbolic link leads nowhere"
+        raise FetchError(type_, f"{what}: {_shown(path)}") from error
+    except ValueError as error:  # lone surrogates
+        raise FetchError("bad_location", f"not a name that this file system can hold: {_shown(path)}") from error
+    file = os.fdopen(descriptor, "rb")
+    try:
+        _refuse_special(os.fstat(descriptor).st_mode, path)
+    except FetchError:
+        file.close()
+        raise
+    return file
+
+
+def _refuse_special(mode: int, path: str) -> None:
+    if stat.S_ISDIR(mode):
+        raise FetchError("is_a_directory", f"a folder, not a file: {_shown(path)}")
+    if not stat.S_ISREG(mode):
+        raise FetchError("not_a_file", f"a pipe, socket or device, not a file: {_shown(path)}")
+
+
+def _shown(location: str) -> str:
+    """A location fit for a message: printable, short, without the data of a data: URI."""
+    if location[:5].lower() == "data:":
+        location = location[:60] + ("…" if len(location) > 60 else "")
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in location)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 2 :]}"

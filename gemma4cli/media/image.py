@@ -1,0 +1,138 @@
+"""A picture file to upright RGB pixels.
+
+The model's processor takes a picture as it is given: it drops alpha, clips 16 bits and knows no orientation. All of
+that is settled here, once, for every format.
+"""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image as Pillow
+from PIL import UnidentifiedImageError
+
+from gemma4cli.errors import DecodeError
+from gemma4cli.gemma import image_size
+from gemma4cli.media.colour import to_rgb
+from gemma4cli.media.decoded import Image
+from gemma4cli.media.options import MediaOptions
+
+# What sniffing lets through, and no more: Pillow also has readers that start other programs.
+_FORMATS = (
+    "JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "DIB", "AVIF", "JPEG2000", "ICO", "CUR", "ICNS", "TGA",
+    "PPM", "PSD", "DDS", "PCX", "SGI", "SUN", "QOI",
+)  # fmt: skip
+_ORIENTATION = 0x0112  # EXIF tag
+_UPRIGHT = {
+    2: Pillow.Transpose.FLIP_LEFT_RIGHT,
+    3: Pillow.Transpose.ROTATE_180,
+    4: Pillow.Transpose.FLIP_TOP_BOTTOM,
+    5: Pillow.Transpose.TRANSPOSE,
+    6: Pillow.Transpose.ROTATE_270,
+    7: Pillow.Transpose.TRANSVERSE,
+    8: Pillow.Transpose.ROTATE_90,
+}
+_SWAPS = (5, 6, 7, 8)
+_MARGIN = 2  # how far above the model's size a reduced picture stays, so that reducing cannot be seen
+
+
+def decode_image(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -> Image:
+    """Decodes the first picture of a file.
+
+    Raises DecodeError with a type of `too_large` (from the header, nothing decoded), `truncated`, `corrupt` or
+    `unsupported_format`.
+    """
+    with reading():
+        picture = open_picture(file, options, heif=heif)
+        orientation = _orientation(picture)
+        width, height = picture.size
+        if orientation in _SWAPS:
+            width, height = height, width
+        if options.budget is not None:
+            _draft(picture, options.budget, swapped=orientation in _SWAPS)
+        picture.load()
+        rgb = to_rgb(picture, options.background)
+        if orientation in _UPRIGHT:
+            rgb = rgb.transpose(_UPRIGHT[orientation])
+        if options.budget is not None:
+            rgb = _reduced(rgb, width, height, options.budget)
+        return Image(np.array(rgb), width, height)
+
+
+def open_picture(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -> Pillow.Image:
+    """Reads a picture's header and refuses it when it promises more than `options.max_pixels`."""
+    if heif:
+        import pillow_heif
+
+        pillow_heif.register_heif_opener(thumbnails=False)
+    Pillow.MAX_IMAGE_PIXELS = options.max_pixels  # for pictures within pictures, which only Pillow sees
+    picture = Pillow.open(file, formats=("HEIF",) if heif else _FORMATS)
+    width, height = picture.size
+    if width * height > options.max_pixels:
+        raise DecodeError(
+            "too_large",
+            f"{width}x{height} is {width * height / 1e6:,.0f} megapixels, over the limit of "
+            f"{options.max_pixels / 1e6:,.0f}; --max-pixels raises it",
+        )
+    return picture
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Makes whatever Pillow's readers raise on broken bytes a DecodeError, and keeps their warnings quiet."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Pillow.DecompressionBombError as error:
+        raise DecodeError("too_large", f"{error}; --max-pixels raises the limit") from error
+    except UnidentifiedImageError as error:
+        raise DecodeError("corrupt", "the image's header is broken") from error
+    except MemoryError as error:
+        raise DecodeError("too_large", "the image does not fit into memory") from error
+    except (OSError, EOFError) as error:
+        text = str(error)
+        cut = isinstance(error, EOFError) or "truncated" in text.lower()
+        raise DecodeError("truncated" if cut else "corrupt", f"the image's data are broken: {text}") from error
+    except (SyntaxError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError,
+            AssertionError, NotImplementedError, RuntimeError, ZeroDivisionError, struct.error) as error:  # fmt: skip
+        # Pillow's plugins are many and let through whatever broken fields make Python raise.
+        raise DecodeError("corrupt", f"the image's data are broken: {error or type(error).__name__}") from error
+
+
+def _orientation(picture: Pillow.Image) -> int:
+    """EXIF orientation, 1 where there is none or the EXIF block is broken, which viewers forgive too.
+
+    TIFF and HEIF pictures come upright from their readers, which then report 1.
+    """
+    if picture.format in ("TIFF", "HEIF"):
+        return 1
+    try:
+        value = picture.getexif().get(_ORIENTATION, 1)
+    except Exception:  # the block is free-form bytes, parsed by several modules
+        return 1
+    return value if isinstance(value, int) else 1
+
+
+def _draft(picture: Pillow.Image, budget: int, *, swapped: bool) -> None:
+    """Asks the JPEG decoder for 1/2, 1/4 or 1/8 of the size, which it computes several times faster."""
+    width, height = picture.size
+    if picture.format not in ("JPEG", "MPO"):
+        return
+    upright = (height, width) if swapped else (width, height)
+    target = image_size(*upright, budget)
+    if swapped:
+        target = (target[1], target[0])
+    picture.draft(None, (target[0] * _MARGIN, target[1] * _MARGIN))
+
+
+def _reduced(rgb: Pillow.Image, width: int, height: int, budget: int) -> Pillow.Image:
+    """Averages whole squares of pixels of a picture that is still several times larger than the model needs."""
+    target = image_size(width, height, budget)
+    factor = min(rgb.width // (target[0] * _MARGIN), rgb.height // (target[1] * _MARGIN))
+    return rgb.reduce(factor) if factor > 1 else rgb

@@ -1,0 +1,34 @@
+"""What a job says about reading media; one record for the whole line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemma4cli.gemma import MAX_FRAMES
+
+
+@dataclass(frozen=True, slots=True)
+class MediaOptions:
+    """How media are fetched and decoded.
+
+    background: colour that shows through transparent pixels.
+    max_pixels: images whose header promises more are refused before they are decoded.
+    budget: soft tokens that the model will see; an image far larger than those need may then be returned scaled
+        down, never below twice the model's size. None returns every pixel.
+    max_audio_s: seconds of sound after which decoding stops, one second later; None decodes everything.
+    max_frames: frames of a video, at most.
+    frame_scale: a video's frames are kept at no more than this many times the size that the model sees.
+    timeout_s: seconds for a download as a whole.
+    max_bytes: size of a download, at most.
+    allow_private_hosts: let URLs name loopback, private and link-local addresses.
+    """
+
+    background: tuple[int, int, int] = (255, 255, 255)
+    max_pixels: int = 178_956_970
+    budget: int | None = None
+    max_audio_s: float | None = None
+    max_frames: int = MAX_FRAMES
+    frame_scale: float = 2.0
+    timeout_s: float = 60.0
+    max_bytes: int = 2 << 30
+    allow_private_hosts: bool = False
