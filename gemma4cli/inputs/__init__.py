@@ -1,0 +1,167 @@
+"""What the user named -> Items: folders, files, glob patterns, manifests (JSON Lines, Parquet), paths on stdin."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+import pyarrow as pa
+
+from gemma4cli.errors import UsageError
+from gemma4cli.inputs import files, manifests
+from gemma4cli.inputs.names import (
+    EXTENSIONS,
+    JSONL_EXTENSIONS,
+    PARQUET_EXTENSIONS,
+    extension,
+    printable,
+)
+from gemma4cli.inputs.options import InputOptions, Inputs
+from gemma4cli.records import Item, Kind
+
+__all__ = ["InputOptions", "Inputs", "open_inputs"]
+
+
+def open_inputs(inputs: Sequence[str], options: InputOptions, stdin: TextIO | BinaryIO | None = None) -> Inputs:
+    """Finds out what the arguments are, and checks all that can be checked without opening media.
+
+    Args:
+        inputs: files, folders, glob patterns, URIs; or manifests; or `-` for a list of paths.
+        stdin: where `-` reads; the process's own if None.
+
+    Raises:
+        UsageError: something is not there, is empty, cannot be read, or does not go together.
+    """
+    if options.limit is not None and options.limit < 0:
+        raise UsageError(f"a limit of {options.limit} rows makes no sense", "give 0 or more")
+    if not inputs:
+        hint = "name a folder, files, a .jsonl or .parquet manifest, or - for paths on standard input"
+        raise UsageError("no input", hint)
+    if "-" in inputs:
+        if len(inputs) > 1:
+            raise UsageError("- (paths on standard input) cannot be mixed with other inputs", "give one or the other")
+        return _listed(_read(stdin or sys.stdin), options)
+    arguments = list(chain.from_iterable(_expanded(text) for text in inputs))
+    formats = {_format(argument) for argument in arguments}
+    if formats == {"folder"} and len(arguments) == 1:
+        parts = _parquet_parts(arguments[0])
+        if parts:
+            return manifests.open_parquet(parts, options, printable(arguments[0]))
+    if formats == {"jsonl"}:
+        return manifests.open_jsonl([Path(argument) for argument in arguments], options)
+    if formats == {"parquet"}:
+        return manifests.open_parquet([Path(argument) for argument in arguments], options)
+    manifest = next((a for a in arguments if _format(a) in {"jsonl", "parquet"}), None)
+    if manifest is not None:
+        other = next(a for a in arguments if _format(a) != _format(manifest))
+        message = f"the manifest {printable(manifest)} cannot be mixed with {printable(other)}"
+        raise UsageError(message, "give manifests of one format, or files and folders")
+    return _found(arguments, options)
+
+
+def _expanded(argument: str) -> list[str]:
+    if files.is_uri(argument):
+        return [argument]
+    scheme = files.unsupported_scheme(argument)
+    if scheme is not None:
+        message = f"{printable(argument)}: {scheme}:// cannot be read"
+        raise UsageError(message, "copy it here, or give an http(s) address")
+    if files.is_pattern(argument):
+        paths = files.expand(argument)
+        if not paths:
+            raise UsageError(f"nothing matches {printable(argument)}")
+        return paths
+    try:
+        os.lstat(argument)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"no such file or folder: {printable(argument) or repr(argument)}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {printable(argument)}: {reason}") from error
+    return [argument]
+
+
+def _format(argument: str) -> str:
+    if files.is_uri(argument):
+        return "file"
+    if Path(argument).is_dir():
+        return "folder"
+    suffix = extension(argument)
+    return "jsonl" if suffix in JSONL_EXTENSIONS else "parquet" if suffix in PARQUET_EXTENSIONS else "file"
+
+
+def _parquet_parts(folder: str) -> list[Path]:
+    """The Parquet files of a folder that holds no other data; empty if it is a folder of something else."""
+    data = frozenset[str]().union(PARQUET_EXTENSIONS, JSONL_EXTENSIONS - {".json"}, *EXTENSIONS.values())
+    parts = []
+    for found in files.walk(folder, lambda name: extension(name) in data):
+        if found.unreadable is not None or extension(found.name) not in PARQUET_EXTENSIONS:
+            return []
+        parts.append(Path(found.shown))
+    return parts
+
+
+def _found(arguments: list[str], options: InputOptions) -> Inputs:
+    total = 0
+    for argument in arguments:
+        if _format(argument) != "folder":
+            total += 1
+            continue
+        seen = files.scan(argument, options.kinds, options.limit)
+        if not seen.taken:
+            raise _nothing_under(argument, seen, options.kinds)
+        total += seen.taken
+    alone = len(arguments) == 1
+
+    def discover() -> Iterator[files.Found]:
+        for argument in arguments:
+            if _format(argument) != "folder":
+                yield files.Found(argument, argument)
+                continue
+            for found in files.media_below(argument, options.kinds):
+                # One folder's ids are relative to it; those of several are told apart by the folder.
+                yield found if alone else files.Found(found.shown, found.shown, found.unreadable)
+
+    return _rows(discover, total, options)
+
+
+def _nothing_under(folder: str, seen: files.Scan, kinds: frozenset[Kind]) -> UsageError:
+    words = {Kind.IMAGE: "images", Kind.AUDIO: "audio files", Kind.VIDEO: "videos"}
+    wanted = " or ".join(words[kind] for kind in Kind if kind in kinds) or "media"
+    shown = printable(folder).rstrip("/") + "/"
+    if not seen.others:
+        return UsageError(f"no {wanted} under {shown}: there are no files in it")
+    files_of = "1 file of another kind was" if seen.others == 1 else f"{seen.others} files of other kinds were"
+    hint = f"{files_of} skipped ({', '.join(sorted(seen.extensions)[:8]) or 'without extension'})"
+    if seen.extensions & (JSONL_EXTENSIONS | PARQUET_EXTENSIONS):
+        hint += "; to use a manifest, name the file itself"
+    return UsageError(f"no {wanted} under {shown}", hint)
+
+
+def _read(stdin: TextIO | BinaryIO) -> bytes:
+    stream = getattr(stdin, "buffer", stdin)
+    data = stream.read()
+    return os.fsencode(data) if isinstance(data, str) else data
+
+
+def _listed(data: bytes, options: InputOptions) -> Inputs:
+    # A list of a million paths is some 100 MB as bytes, and several times that as Python texts.
+    total = sum(1 for _ in files.split_paths(data))
+    if not total:
+        hint = "pipe a list in, such as: find images -name '*.jpg' | gemma4 caption -"
+        raise UsageError("no paths on standard input", hint)
+    return _rows(lambda: (files.Found(path, path) for path in files.split_paths(data)), total, options)
+
+
+def _rows(discover: Callable[[], Iterator[files.Found]], total: int, options: InputOptions) -> Inputs:
+    working_folder = str(Path.cwd())
+
+    def rows() -> Iterator[Item]:
+        for i, found in enumerate(islice(discover(), options.limit)):
+            yield files.item_of(found, i, options.kind, working_folder)
+
+    return Inputs(total if options.limit is None else min(total, options.limit), pa.schema([]), rows)

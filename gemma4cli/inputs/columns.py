@@ -1,0 +1,191 @@
+"""Which columns of a manifest name the media, the id and the prompt."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from gemma4cli.errors import UsageError
+from gemma4cli.inputs.names import printable
+from gemma4cli.records import Kind
+
+ID_NAMES = ("id", "custom_id", "key", "__key__")
+_WORDS = {
+    Kind.IMAGE: frozenset({"image", "images", "img", "imgs", "picture", "pictures", "photo", "photos"}),
+    Kind.AUDIO: frozenset({"audio", "audios", "sound", "sounds", "speech", "wav"}),
+    Kind.VIDEO: frozenset({"video", "videos", "clip", "clips"}),
+}
+_ENDINGS = ("", "_path", "_file", "_filepath", "_file_path", "_filename", "_file_name", "_url", "_uri", "_bytes")
+_STEMS = {
+    Kind.IMAGE: ("image", "images", "img", "picture", "photo"),
+    Kind.AUDIO: ("audio", "audios", "sound", "speech", "wav"),
+    Kind.VIDEO: ("video", "videos", "clip"),
+}
+_NEUTRAL = ("media", "path", "file", "file_path", "filepath", "file_name", "filename", "url", "uri", "paths", "files")
+_FEATURES = {"Image": Kind.IMAGE, "Audio": Kind.AUDIO, "Video": Kind.VIDEO}
+
+
+@dataclass(frozen=True, slots=True)
+class MediaColumn:
+    """A column that names media.
+
+    steps: its name, then the fields to go down in a struct.
+    kind: what its name, or the data set's own description, says it holds; None lets the content decide.
+    many: its cells are lists of media.
+    """
+
+    name: str
+    steps: tuple[str, ...]
+    kind: Kind | None
+    many: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The columns of a manifest by the part they play. `carried` are those that go to the output."""
+
+    media: tuple[MediaColumn, ...]
+    id: str | None
+    prompt: str | None
+    carried: pa.Schema
+
+
+def choose(
+    schema: pa.Schema,
+    manifest: str,
+    *,
+    kinds: frozenset[Kind],
+    media_columns: Sequence[str],
+    id_column: str | None,
+    prompt_column: str | None,
+) -> Choice:
+    """Picks the columns of a manifest whose types are known.
+
+    Raises:
+        UsageError: a named column is not there, or no column looks like media and some were expected.
+    """
+    features = hf_features(schema)
+    if media_columns:
+        media = tuple(_named(name, schema, features, manifest) for name in media_columns)
+    else:
+        media = tuple(_usual(schema, features, kinds))
+        if not media and kinds and len(schema):
+            words = " or ".join(kind.value for kind in sorted(kinds))
+            raise UsageError(
+                f"no column of {manifest} is called like {words} files",
+                f"name it with --media-column; the columns are: {_listing(schema.names)}",
+            )
+    for name in (id_column, prompt_column):
+        if name is not None and len(schema) and name not in schema.names:
+            raise _unknown(name, schema.names, manifest)
+    id_name = id_column or next((name for name in ID_NAMES if name in schema.names), None)
+    apart = {column.steps[0] for column in media} | {id_name}
+    if prompt_column is not None:
+        apart.discard(prompt_column)
+    carried = [field for field in schema if field.name not in apart]
+    kept = {field.name: features[field.name] for field in carried if field.name in features}
+    metadata = {"huggingface": json.dumps({"info": {"features": kept}})} if kept else None
+    return Choice(media, id_name, prompt_column, pa.schema(carried, metadata))
+
+
+def hf_features(schema: pa.Schema) -> Mapping[str, Any]:
+    """The `datasets` features that a Parquet file describes itself with; empty without any."""
+    try:
+        return dict(json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"])
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def _usual(schema: pa.Schema, features: Mapping[str, Any], kinds: frozenset[Kind]) -> Iterable[MediaColumn]:
+    """Columns described as media; else those called after a kind, one of each; else the first called like a file."""
+    if not kinds:
+        return []
+    described = [(name, kind) for name in schema.names if (kind := _described(features.get(name))) is not None]
+    called: dict[Kind, tuple[str, Kind]] = {}
+    lower = {name.lower(): name for name in reversed(schema.names)}
+    for kind, stems in _STEMS.items():
+        for candidate in (stem + ending for ending in _ENDINGS for stem in stems):
+            if candidate in lower:
+                called.setdefault(kind, (lower[candidate], kind))
+    for pairs in (described, list(called.values())):
+        fitting = [pair for pair in pairs if pair[1] in kinds]
+        if fitting:
+            order = {name: i for i, name in enumerate(schema.names)}
+            fitting.sort(key=lambda pair: order[pair[0]])
+            return [MediaColumn(name, (name,), kind, _many(schema, (name,))) for name, kind in fitting]
+    neutral = next((lower[name] for name in _NEUTRAL if name in lower), None)
+    return [] if neutral is None else [MediaColumn(neutral, (neutral,), None, _many(schema, (neutral,)))]
+
+
+def _named(name: str, schema: pa.Schema, features: Mapping[str, Any], manifest: str) -> MediaColumn:
+    if name in schema.names or not len(schema):
+        steps: tuple[str, ...] = (name,)
+    else:
+        # The longest column name that starts it is the column, the rest are fields: a name may have dots itself.
+        column = max((n for n in schema.names if name.startswith(n + ".")), key=len, default=None)
+        if column is None:
+            raise _unknown(name, schema.names, manifest)
+        steps = (column, *name[len(column) + 1 :].split("."))
+        known = _type_at(schema, steps)
+        if known is None:
+            raise UsageError(
+                f"column {printable(column)} of {manifest} has no field {printable('.'.join(steps[1:]))}",
+                f"its type is {schema.field(column).type}",
+            )
+    kind = _described(features.get(name)) or _kind_of_words(name)
+    return MediaColumn(name, steps, kind, _many(schema, steps))
+
+
+def _described(feature: Any) -> Kind | None:
+    """Image, Audio or Video, or a list of one of them, in either notation of `datasets`."""
+    if isinstance(feature, list) and len(feature) == 1:
+        return _described(feature[0])
+    if isinstance(feature, dict):
+        if "feature" in feature:
+            return _described(feature["feature"])
+        return _FEATURES.get(str(feature.get("_type")))
+    return None
+
+
+def _kind_of_words(name: str) -> Kind | None:
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    kinds = [kind for kind, of_kind in _WORDS.items() if words & of_kind]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+def _type_at(schema: pa.Schema, steps: Sequence[str]) -> pa.DataType | None:
+    """The type of a nested field; None if there is none. Text columns may hold JSON objects: any field will do."""
+    if steps[0] not in schema.names:
+        return None
+    kind = schema.field(steps[0]).type
+    for step in steps[1:]:
+        if pa.types.is_string(kind):
+            return kind
+        if not pa.types.is_struct(kind) or kind.get_field_index(step) < 0:
+            return None
+        kind = kind.field(step).type
+    return kind
+
+
+def _many(schema: pa.Schema, steps: Sequence[str]) -> bool:
+    kind = _type_at(schema, steps)
+    return steps[-1].lower() in {"images", "audios", "videos", "paths", "files"} or (
+        kind is not None and (pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    )
+
+
+def _unknown(name: str, names: Sequence[str], manifest: str) -> UsageError:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    did = f"did you mean {printable(near[0])}? " if near else ""
+    return UsageError(f"{manifest} has no column {printable(name)}", f"{did}the columns are: {_listing(names)}")
+
+
+def _listing(names: Sequence[str], most: int = 40) -> str:
+    shown = ", ".join(printable(name) for name in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

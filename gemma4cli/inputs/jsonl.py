@@ -1,0 +1,121 @@
+"""JSON Lines -> records, and the Arrow types of their columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gemma4cli.errors import JobError, ParseError, UsageError
+from gemma4cli.inputs.json_types import ColumnTypes
+from gemma4cli.inputs.names import printable
+from gemma4cli.inputs.rows import without_surrogates
+
+_BOM = b"\xef\xbb\xbf"
+_FOREIGN = {
+    b"\x1f\x8b": ("is compressed with gzip", "unpack it first: gunzip -k"),
+    b"\x28\xb5\x2f\xfd": ("is compressed with zstd", "unpack it first: zstd -d"),
+    b"PAR1": ("is a Parquet file", "give it the extension .parquet"),
+    b"\xff\xfe": ("is UTF-16 text", "convert it first: iconv -f UTF-16 -t UTF-8"),
+    b"\xfe\xff": ("is UTF-16 text", "convert it first: iconv -f UTF-16 -t UTF-8"),
+}
+# A chunk's values are held as Python objects, some ten times its bytes.
+_CHUNK_ROWS = 10_000
+_CHUNK_BYTES = 16 << 20
+
+
+def check(path: Path) -> None:
+    """Refuses a file that is not lines of JSON at all.
+
+    Raises:
+        UsageError: it cannot be opened, or is compressed, UTF-16, Parquet or one JSON array.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+    except OSError as error:
+        raise UsageError(f"cannot read {printable(str(path))}: {error.strerror or error}") from error
+    for magic, (what, hint) in _FOREIGN.items():
+        if head.startswith(magic):
+            raise UsageError(f"{printable(str(path))} {what}, not lines of JSON", hint)
+    if head.removeprefix(_BOM).lstrip().startswith(b"["):
+        message = f"{printable(str(path))} is one JSON array, not one object a line"
+        raise UsageError(message, "convert it first: jq -c '.[]'")
+
+
+def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | ParseError, int]]:
+    """Line number from 1, the line's object or what is wrong with it, and its bytes; blank lines are left out.
+
+    NaN, Infinity, numbers beyond a double and integers of any length are taken, as Python's json takes them.
+
+    Raises:
+        JobError: the file cannot be read any further.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if number == 1:
+                    line = line.removeprefix(_BOM)
+                if line.isspace() or not line:
+                    continue
+                try:
+                    yield number, _record(line), len(line)
+                except ParseError as error:
+                    yield number, error, len(line)
+    except OSError as error:
+        raise JobError(f"cannot read {printable(str(path))}: {error.strerror or error}") from error
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ParseError("not_utf8", f"byte {error.start + 1} of the line is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        if line.endswith(b"\n"):
+            raise ParseError("not_json", f"not JSON ({error.msg}, character {error.pos + 1})") from None
+        message = f"the last line is cut off ({error.msg}, character {error.pos + 1})"
+        raise ParseError("truncated", message) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; nesting of thousands of levels
+        raise ParseError("not_json", f"JSON that cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise ParseError("not_an_object", "JSON, but not an object with columns in it")
+    if b"\\ud" in line or b"\\uD" in line:
+        cleaned: dict[str, Any] = without_surrogates(value)
+        return cleaned
+    return value
+
+
+def describe(paths: list[Path], limit: int | None) -> tuple[pa.Schema, frozenset[str], list[int]]:
+    """Reads the files once: the columns' types, those that go as JSON text, and the rows of each file.
+
+    Memory is bounded by a chunk of lines.
+
+    Raises:
+        UsageError: a file is not lines of JSON, or has no end of different columns.
+    """
+    types = ColumnTypes()
+    counts: list[int] = []
+    for path in paths:
+        check(path)
+        left = None if limit is None else limit - sum(counts)
+        rows = 0
+        chunk: list[dict[str, Any]] = []
+        held = 0
+        for _, record, size in islice(records(path), left):
+            rows += 1
+            if isinstance(record, ParseError):
+                continue
+            chunk.append(record)
+            held += size
+            if len(chunk) >= _CHUNK_ROWS or held >= _CHUNK_BYTES:
+                types.add(chunk)
+                chunk, held = [], 0
+        types.add(chunk)
+        counts.append(rows)
+    schema, as_json = types.schema()
+    return schema, as_json, counts

@@ -1,0 +1,62 @@
+"""Names of inputs: their order, how they are shown, and which extensions belong to which kind of media."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from gemma4cli.records import Kind
+
+# svg is among them although it cannot be decoded: such a file fails with a reason, rather than go missing.
+_IMAGE = """.jpg .jpeg .jpe .jfif .png .apng .gif .webp .bmp .dib .tif .tiff .tga .ico .avif .heic .heif .jp2 .j2k .jpx
+    .ppm .pgm .pbm .pnm .qoi .svg"""
+_AUDIO = """.wav .wave .mp3 .flac .ogg .oga .opus .m4a .m4b .aac .wma .aif .aiff .aifc .amr .au .snd .caf .ac3 .mka
+    .weba .mp2 .w64 .rf64"""
+_VIDEO = """.mp4 .m4v .mov .mkv .webm .avi .wmv .flv .mpg .mpeg .m2v .ts .mts .m2ts .3gp .3g2 .ogv .vob .asf .mxf .y4m
+    .f4v"""
+EXTENSIONS: dict[Kind, frozenset[str]] = {
+    Kind.IMAGE: frozenset(_IMAGE.split()),
+    Kind.AUDIO: frozenset(_AUDIO.split()),
+    Kind.VIDEO: frozenset(_VIDEO.split()),
+}
+JSONL_EXTENSIONS = frozenset({".jsonl", ".ndjson", ".json"})
+PARQUET_EXTENSIONS = frozenset({".parquet", ".pq"})
+
+_NUMBERS = re.compile("([0-9]+)")
+# Control characters, line separators, bidirectional overrides and lone surrogates: whatever could break a line or
+# a terminal. Joiners, which emoji are made of, stay.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def extension(name: str) -> str:
+    """The extension of a path or file name in lower case, with its dot; empty when there is none."""
+    return PurePosixPath(name).suffix.lower()
+
+
+def extensions_of(kinds: frozenset[Kind]) -> frozenset[str]:
+    """Every extension that belongs to one of the kinds."""
+    return frozenset[str]().union(*(EXTENSIONS[kind] for kind in kinds))
+
+
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    """Sort key that puts img2 before img10; ties (case, leading zeros) fall back to the name itself."""
+    parts = _NUMBERS.split(name.casefold())
+    return [int(part) if i % 2 else part for i, part in enumerate(parts)], name
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is not UTF-8 (PEP 383)
+        return f"\\x{code - 0xDC00:02x}"
+    return match[0].encode("unicode_escape").decode("ascii")
+
+
+def printable(text: str) -> str:
+    """The text with everything escaped that could upset a terminal, a log line or UTF-8."""
+    return text if text.isascii() and text.isprintable() else _UNPRINTABLE.sub(_escape, text)
+
+
+def encodable(text: str) -> str:
+    """The text with lone surrogates escaped, so that it can be written as UTF-8; else unchanged."""
+    return text if text.isascii() else _SURROGATES.sub(_escape, text)

@@ -1,0 +1,46 @@
+"""What is asked of the inputs, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from gemma4cli.records import Item, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """How inputs are read.
+
+    kinds: the kinds of media that the task takes; folders are searched for their extensions. Empty: rows without media.
+    media_columns: columns of a manifest that name media, dotted into structs; empty takes the usual names.
+    prompt_column: column with a prompt for each row.
+    id_column: column with the rows' ids; None takes `id`, `custom_id` or `key` if there is one.
+    limit: at most so many rows.
+    kind: what every medium is to the task, whatever its column is called; None lets the input say.
+    """
+
+    kinds: frozenset[Kind]
+    media_columns: tuple[str, ...] = ()
+    prompt_column: str | None = None
+    id_column: str | None = None
+    limit: int | None = None
+    kind: Kind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The rows of a job; iterating again reads them again.
+
+    total: how many there are, as far as that is known beforehand.
+    columns: types of the columns carried to the output, with the input's names; `huggingface` metadata if it had any.
+    """
+
+    total: int | None
+    columns: pa.Schema
+    _rows: Callable[[], Iterator[Item]] = field(repr=False)
+
+    def __iter__(self) -> Iterator[Item]:
+        return self._rows()

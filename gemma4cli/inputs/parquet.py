@@ -1,0 +1,145 @@
+"""Parquet files -> records, with the columns' types as they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gemma4cli.errors import ParseError, UsageError
+from gemma4cli.inputs.names import printable
+
+_BATCH_BYTES = 16 << 20
+_BATCH_ROWS = 4096
+_UNREADABLE = (pa.ArrowException, OSError, ValueError)
+
+
+def describe(paths: list[Path]) -> tuple[pa.Schema, list[int]]:
+    """The columns of all files together, in plain types, and the rows of each.
+
+    Raises:
+        UsageError: a file cannot be read, has two columns of one name, or other types than the first.
+    """
+    schemas, counts = [], []
+    for path in paths:
+        name = printable(str(path))
+        try:
+            with pq.ParquetFile(path) as file:
+                schema, rows = file.schema_arrow, file.metadata.num_rows
+        except _UNREADABLE as error:
+            hint = "was it cut short while being written or copied?"
+            raise UsageError(f"{name} is not a Parquet file that can be read: {_first_line(error)}", hint) from error
+        twice = {column for column in schema.names if schema.names.count(column) > 1}
+        if twice:
+            raise UsageError(f"{name} has several columns of the name {printable(min(twice))}", "rename them")
+        schemas.append(pa.schema([field.with_type(plain(field.type)) for field in schema], schema.metadata))
+        counts.append(rows)
+    try:
+        unified = pa.unify_schemas(schemas, promote_options="permissive") if schemas else pa.schema([])
+    except pa.ArrowException as error:
+        raise UsageError(f"the Parquet files have columns of different types: {_first_line(error)}") from error
+    return unified, counts
+
+
+def records(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any] | ParseError]:
+    """One row after the other as Python values, `schema`'s columns; a row group that is damaged gives errors.
+
+    Values that Python has no exact type for (nanoseconds of a day, years after 9999) stay Arrow scalars.
+    """
+    with pq.ParquetFile(path) as file:
+        names = [name for name in schema.names if name in file.schema_arrow.names]
+        fields = [schema.field(name) for name in names]
+        for group in range(file.num_row_groups):
+            facts = file.metadata.row_group(group)
+            size = max(1, facts.total_byte_size // max(1, facts.num_rows))
+            rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // size))
+            done = 0
+            try:
+                for batch in file.iter_batches(rows, row_groups=[group], columns=None):
+                    columns = [_values(batch.column(field.name), field.type) for field in fields]
+                    for values in zip(*columns, strict=True):
+                        yield dict(zip(names, values, strict=True))
+                        done += 1
+            except _UNREADABLE as error:
+                message = f"row group {group} of the Parquet file is damaged: {_first_line(error)}"
+                for _ in range(facts.num_rows - done):
+                    yield ParseError("damaged", message)
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The type without encodings and without what `datasets` cannot read.
+
+    Dictionary and run-end encoding are undone, extensions give way to their storage, views to plain text and
+    bytes, maps to lists of {key, value}, small decimals to 128 bits.
+    """
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.string() if isinstance(kind, pa.UuidType) else plain(kind.storage_type)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return plain(kind.value_type)
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(plain(field.type)) for field in kind])
+    if types.is_map(kind):
+        pair = [pa.field("key", plain(kind.key_type), nullable=False), pa.field("value", plain(kind.item_type))]
+        return pa.list_(pa.struct(pair))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(plain(kind.value_type)), kind.list_size)
+    if types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(plain(kind.value_type)))
+    if types.is_list(kind) or types.is_list_view(kind):
+        return pa.list_(kind.value_field.with_type(plain(kind.value_type)))
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_decimal32(kind) or types.is_decimal64(kind):
+        return pa.decimal128(kind.precision, kind.scale)
+    return kind
+
+
+def _values(array: pa.Array, kind: pa.DataType) -> list[Any]:
+    if _inexact(kind):
+        return [scalar if scalar.is_valid else None for scalar in array]
+    try:
+        values = array.to_pylist(maps_as_pydicts=None)
+    except UnicodeDecodeError:
+        if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+            return [scalar if scalar.is_valid else None for scalar in array]
+        raw = array.cast(pa.binary()).to_pylist()
+        return [None if data is None else data.decode("utf-8", "surrogateescape") for data in raw]
+    except (ValueError, OverflowError):
+        return [scalar if scalar.is_valid else None for scalar in array]
+    if _has_map(array.type):
+        return [_without_maps(value, array.type) for value in values]
+    return [str(v) if v is not None else None for v in values] if isinstance(array.type, pa.UuidType) else values
+
+
+def _inexact(kind: pa.DataType) -> bool:
+    """Python's time of day ends at microseconds."""
+    return kind == pa.time64("ns") or any(_inexact(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _without_maps(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return [
+            {"key": _without_maps(key, kind.key_type), "value": _without_maps(part, kind.item_type)}
+            for key, part in value
+        ]
+    if pa.types.is_struct(kind):
+        return {field.name: _without_maps(value[field.name], field.type) for field in kind}
+    if isinstance(value, list):
+        return [_without_maps(part, kind.value_type) for part in value]
+    return value
+
+
+def _first_line(error: BaseException) -> str:
+    return printable(str(error).strip().split("\n")[0])

@@ -1,0 +1,82 @@
+"""A manifest's record -> Item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gemma4cli import strict_json
+from gemma4cli.errors import ParseError
+from gemma4cli.inputs.cells import blank_reason, cell_at, id_of, is_blank, media_of, prompt_of, source_of
+from gemma4cli.inputs.columns import Choice
+from gemma4cli.inputs.names import encodable
+from gemma4cli.records import Failure, Item, Kind, Media
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the records of a manifest are read: its columns, and what the task says about all of them.
+
+    as_json: carried columns that hold values of several types, and go to the output as JSON text.
+    """
+
+    choice: Choice
+    kind: Kind | None
+    as_json: frozenset[str]
+
+
+def item_of(record: Mapping[str, Any], row_index: int, place: str, folder: str, reading: Reading) -> Item:
+    """One record as a row; what is wrong with it becomes the row's failure.
+
+    Args:
+        place: where it stands, such as "rows.jsonl line 3".
+        folder: absolute; relative paths in the record are relative to it.
+    """
+    choice = reading.choice
+    identity = id_of(record.get(choice.id) if choice.id is not None else None, f"row {row_index}")
+    extra = _carried(record, reading)
+    source = place
+    try:
+        media: list[Media] = []
+        for column in choice.media:
+            cell = cell_at(record, column.steps)
+            if is_blank(cell):
+                continue
+            if not media:
+                source = source_of(cell, place)
+            media += media_of(cell, column, folder, reading.kind or column.kind)
+        if choice.media and not media:
+            raise ParseError("no_media", "; ".join(blank_reason(record, column) for column in choice.media))
+        prompt = None if choice.prompt is None else prompt_of(record.get(choice.prompt), choice.prompt)
+    except ParseError as error:
+        return Item(row_index, identity, source, extra=extra, failure=_at(place, error))
+    return Item(row_index, identity, source, tuple(media), prompt, extra)
+
+
+def failed_item(row_index: int, place: str, error: ParseError) -> Item:
+    """A record that could not be read at all, as a row."""
+    return Item(row_index, f"row {row_index}", place, failure=_at(place, error))
+
+
+def _at(place: str, error: ParseError) -> Failure:
+    return Failure(error.stage, error.type, f"{place}: {error}")
+
+
+def _carried(record: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
+    carried = {name: record.get(name) for name in reading.choice.carried.names}
+    for name in reading.as_json:
+        if carried.get(name) is not None:
+            carried[name] = encodable(strict_json.dumps(carried[name]))
+    return carried
+
+
+def without_surrogates(value: Any) -> Any:
+    """The value with the lone surrogates of all its texts escaped; JSON may name them, UTF-8 cannot."""
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {encodable(key): without_surrogates(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [without_surrogates(part) for part in value]
+    return value
