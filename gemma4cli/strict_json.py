@@ -9,22 +9,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 
-def dumps(value: Any) -> str:
+
+def dumps(value: Any, indent: int | None = None) -> str:
     """Strict JSON on one line.
 
     NaN and Infinity become null; decimals and other numbers without a JSON form, text; times, ISO 8601; bytes, base64.
     Lone surrogates are left in the text: `encode` escapes them.
     """
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain, indent=indent)
     except (ValueError, TypeError):  # NaN or Infinity somewhere, or keys that are not text
-        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_plain)
+        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_plain, indent=indent)
 
 
-def encode(value: Any) -> bytes:
+def encode(value: Any, indent: int | None = None) -> bytes:
     """Strict JSON as UTF-8, lone surrogates as `\\udXXX` escapes, which is how JSON itself can name them."""
-    return dumps(value).encode("utf-8", "backslashreplace")
+    return dumps(value, indent).encode("utf-8", "backslashreplace")
 
 
 def _finite(value: Any) -> Any:
@@ -46,6 +48,17 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, datetime.timedelta):
         return f"PT{value.total_seconds():.9f}".rstrip("0").rstrip(".") + "S"
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value)  # Decimal, UUID, Arrow scalars that Python has no type for
+    if isinstance(value, pa.Scalar):
+        return _of_scalar(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)  # Decimal and UUID, among others
+
+
+def _of_scalar(scalar: pa.Scalar) -> Any:
+    """An Arrow scalar, which stands where Python has no exact type: times in nanoseconds, the year 10000."""
+    if pa.types.is_temporal(scalar.type):
+        return str(scalar.cast(pa.string()))
+    if pa.types.is_struct(scalar.type):
+        return {field.name: _of_scalar(scalar[i]) for i, field in enumerate(scalar.type)}
+    if pa.types.is_nested(scalar.type):
+        return None if not scalar.is_valid else [_of_scalar(part) for part in scalar.values]
+    return scalar.as_py()

@@ -12,14 +12,9 @@ from typing import BinaryIO, TextIO
 import pyarrow as pa
 
 from gemma4cli.errors import UsageError
+from gemma4cli.escaping import printable
 from gemma4cli.inputs import files, manifests
-from gemma4cli.inputs.names import (
-    EXTENSIONS,
-    JSONL_EXTENSIONS,
-    PARQUET_EXTENSIONS,
-    extension,
-    printable,
-)
+from gemma4cli.inputs.names import EXTENSIONS, JSONL_EXTENSIONS, PARQUET_EXTENSIONS, extension
 from gemma4cli.inputs.options import InputOptions, Inputs
 from gemma4cli.records import Item, Kind
 

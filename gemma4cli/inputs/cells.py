@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemma4cli.errors import ParseError
+from gemma4cli.escaping import encodable, printable
 from gemma4cli.inputs.columns import MediaColumn
 from gemma4cli.inputs.files import is_uri, joined, shorten_data, unsupported_scheme
-from gemma4cli.inputs.names import encodable, printable
 from gemma4cli.records import Kind, Media
 
 _ADDRESS_KEYS = ("path", "url", "uri", "file", "file_name", "src")

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from gemma4cli.errors import UsageError
-from gemma4cli.inputs.names import printable
+from gemma4cli.escaping import printable
 from gemma4cli.records import Kind
 
 ID_NAMES = ("id", "custom_id", "key", "__key__")

@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 
 from gemma4cli.errors import UsageError
-from gemma4cli.inputs.names import EXTENSIONS, encodable, extension, extensions_of, natural_key, printable
+from gemma4cli.escaping import encodable, printable
+from gemma4cli.inputs.names import EXTENSIONS, extension, extensions_of, natural_key
 from gemma4cli.records import Failure, Item, Kind, Media, Stage
 
 _URI = re.compile(r"(?:https?|file)://|data:", re.IGNORECASE)

@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from gemma4cli.errors import JobError, ParseError, UsageError
+from gemma4cli.escaping import printable, without_surrogates
 from gemma4cli.inputs.json_types import ColumnTypes
-from gemma4cli.inputs.names import printable
-from gemma4cli.inputs.rows import without_surrogates
 
 _BOM = b"\xef\xbb\xbf"
 _FOREIGN = {

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from gemma4cli.errors import ParseError
+from gemma4cli.escaping import printable
 from gemma4cli.inputs import jsonl, parquet
 from gemma4cli.inputs.columns import Choice, choose
-from gemma4cli.inputs.names import printable
 from gemma4cli.inputs.options import InputOptions, Inputs
 from gemma4cli.inputs.rows import Reading, failed_item, item_of
 from gemma4cli.records import Item

@@ -23,10 +23,6 @@ JSONL_EXTENSIONS = frozenset({".jsonl", ".ndjson", ".json"})
 PARQUET_EXTENSIONS = frozenset({".parquet", ".pq"})
 
 _NUMBERS = re.compile("([0-9]+)")
-# Control characters, line separators, bidirectional overrides and lone surrogates: whatever could break a line or
-# a terminal. Joiners, which emoji are made of, stay.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def extension(name: str) -> str:
@@ -43,20 +39,3 @@ def natural_key(name: str) -> tuple[list[str | int], str]:
     """Sort key that puts img2 before img10; ties (case, leading zeros) fall back to the name itself."""
     parts = _NUMBERS.split(name.casefold())
     return [int(part) if i % 2 else part for i, part in enumerate(parts)], name
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is not UTF-8 (PEP 383)
-        return f"\\x{code - 0xDC00:02x}"
-    return match[0].encode("unicode_escape").decode("ascii")
-
-
-def printable(text: str) -> str:
-    """The text with everything escaped that could upset a terminal, a log line or UTF-8."""
-    return text if text.isascii() and text.isprintable() else _UNPRINTABLE.sub(_escape, text)
-
-
-def encodable(text: str) -> str:
-    """The text with lone surrogates escaped, so that it can be written as UTF-8; else unchanged."""
-    return text if text.isascii() else _SURROGATES.sub(_escape, text)

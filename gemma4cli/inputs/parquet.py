@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gemma4cli.errors import ParseError, UsageError
-from gemma4cli.inputs.names import printable
+from gemma4cli.escaping import printable
+from gemma4cli.tables import python_values
 
 _BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 4096
@@ -59,7 +60,7 @@ def records(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any] | ParseErr
             done = 0
             try:
                 for batch in file.iter_batches(rows, row_groups=[group], columns=None):
-                    columns = [_values(batch.column(field.name), field.type) for field in fields]
+                    columns = [_values(batch.column(field.name)) for field in fields]
                     for values in zip(*columns, strict=True):
                         yield dict(zip(names, values, strict=True))
                         done += 1
@@ -100,26 +101,13 @@ def plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _values(array: pa.Array, kind: pa.DataType) -> list[Any]:
-    if _inexact(kind):
-        return [scalar if scalar.is_valid else None for scalar in array]
-    try:
-        values = array.to_pylist(maps_as_pydicts=None)
-    except UnicodeDecodeError:
-        if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-            return [scalar if scalar.is_valid else None for scalar in array]
-        raw = array.cast(pa.binary()).to_pylist()
-        return [None if data is None else data.decode("utf-8", "surrogateescape") for data in raw]
-    except (ValueError, OverflowError):
-        return [scalar if scalar.is_valid else None for scalar in array]
+def _values(array: pa.Array) -> list[Any]:
+    values = python_values(array)
     if _has_map(array.type):
         return [_without_maps(value, array.type) for value in values]
-    return [str(v) if v is not None else None for v in values] if isinstance(array.type, pa.UuidType) else values
-
-
-def _inexact(kind: pa.DataType) -> bool:
-    """Python's time of day ends at microseconds."""
-    return kind == pa.time64("ns") or any(_inexact(kind.field(i).type) for i in range(kind.num_fields))
+    if isinstance(array.type, pa.UuidType):
+        return [None if value is None else str(value) for value in values]
+    return values
 
 
 def _has_map(kind: pa.DataType) -> bool:

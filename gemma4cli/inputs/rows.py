@@ -8,9 +8,9 @@ from typing import Any
 
 from gemma4cli import strict_json
 from gemma4cli.errors import ParseError
+from gemma4cli.escaping import encodable
 from gemma4cli.inputs.cells import blank_reason, cell_at, id_of, is_blank, media_of, prompt_of, source_of
 from gemma4cli.inputs.columns import Choice
-from gemma4cli.inputs.names import encodable
 from gemma4cli.records import Failure, Item, Kind, Media
 
 
@@ -69,14 +69,3 @@ def _carried(record: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
         if carried.get(name) is not None:
             carried[name] = encodable(strict_json.dumps(carried[name]))
     return carried
-
-
-def without_surrogates(value: Any) -> Any:
-    """The value with the lone surrogates of all its texts escaped; JSON may name them, UTF-8 cannot."""
-    if isinstance(value, str):
-        return encodable(value)
-    if isinstance(value, dict):
-        return {encodable(key): without_surrogates(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [without_surrogates(part) for part in value]
-    return value

@@ -1,0 +1,158 @@
+"""Where an output goes, what lies there already, and the state folder that belongs to it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import IO
+
+from gemma4cli.errors import UsageError
+from gemma4cli.escaping import printable
+
+STATE = ".gemma4cli"
+_LOCK = "lock"
+_OTHER_FORMATS = frozenset({".json", ".csv", ".tsv", ".txt", ".arrow", ".feather", ".xlsx", ".srt", ".vtt", ".gz"})
+    [".json", ".csv", ".tsv", ".txt", ".arrow", ".feather", ".xlsx", ".srt", ".vtt", ".gz", ".zst", ".zip"]
+)
+
+
+class Format(StrEnum):
+    """The forms an output can have."""
+
+    FOLDER = "folder"
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A place for output.
+
+    path: the data set's folder, or the file.
+    state: the folder that holds what is not data: parts on the way, the engine's log, summary.json.
+    parts: the folder for the parts on the way: visible for a folder, as a data set that grows; else in the state.
+    """
+
+    format: Format
+    path: Path
+    state: Path
+    parts: Path
+
+
+def locate(output: str) -> Output:
+    """What the user's text means: `X.parquet` and `X.jsonl` are files, anything else is a folder.
+
+    Raises:
+        UsageError: the extension is one of a format that cannot be written.
+    """
+    path = Path(output)
+    suffix = "" if output.endswith("/") else path.suffix.lower()
+    if suffix in _OTHER_FORMATS and not path.is_dir():
+        hint = "name a folder (Parquet parts), a .parquet file, a .jsonl file, or - for JSONL on standard output"
+        raise UsageError(f"cannot write {suffix} files: {printable(output)}", hint)
+    if suffix in {".parquet", ".pq", ".jsonl", ".ndjson"}:
+        state = path.parent / STATE / path.name
+        kind = Format.PARQUET if suffix in {".parquet", ".pq"} else Format.JSONL
+        return Output(kind, path, state, state / "parts")
+    return Output(Format.FOLDER, path, path / STATE, path / "data")
+
+
+def claim(output: Output, overwrite: bool) -> IO[str]:
+    """Makes the output's folders and takes its lock, which the caller closes.
+
+    Nothing that this program did not write is removed, whatever `overwrite` says.
+
+    Raises:
+        UsageError: something lies there already, another run is writing there, or it cannot be written to.
+    """
+    shown = printable(str(output.path))
+    if not output.path.parent.is_dir():
+        raise UsageError(f"no such folder: {printable(str(output.path.parent))}", f"make it first: mkdir -p {shown}")
+    there = _is_there(output)
+    if there:
+        _refuse_foreign(output)
+        if not overwrite:
+            raise UsageError(f"{shown} holds output already", "replace it with --overwrite, or choose another output")
+    try:
+        output.state.mkdir(parents=True, exist_ok=True)
+        lock = (output.state / _LOCK).open("a", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise UsageError(f"another gemma4 is writing to {shown}", "wait for it, or choose another output") from None
+        except OSError:  # a file system without locks
+            pass
+        if there:
+            _remove(output)
+        output.parts.mkdir(exist_ok=True)
+    except OSError as error:
+        message = f"cannot write to {shown}: {error.strerror or error}"
+        raise UsageError(message, "choose an output in a folder that you may write to") from error
+    return lock
+
+
+def is_part(name: str) -> bool:
+    """Whether a file is called like a part."""
+    return name.startswith(("part-", ".part-")) and ".parquet" in name
+
+
+def _is_there(output: Output) -> bool:
+    if output.format is Format.FOLDER:
+        return output.path.is_file() or (output.path.is_dir() and any(output.path.iterdir()))
+    return os.path.lexists(output.path) or (output.parts.is_dir() and any(output.parts.iterdir()))
+
+
+def _refuse_foreign(output: Output) -> None:
+    shown = printable(str(output.path))
+    if output.format is Format.FOLDER:
+        if not output.path.is_dir():
+            raise UsageError(f"{shown} is a file, not a folder", "name a folder, a .parquet file or a .jsonl file")
+        if not output.state.is_dir():
+            message = f"{shown} is a folder with other things in it"
+            raise UsageError(message, f"name a new or empty folder, such as {shown.rstrip('/')}/captions")
+        strange = [p.name for p in output.parts.iterdir() if not is_part(p.name)] if output.parts.is_dir() else []
+        if strange:
+            message = f"{printable(str(output.parts))} holds a file that gemma4 did not write: {printable(strange[0])}"
+            raise UsageError(message, "move it away, or choose another output")
+    elif output.path.is_dir():
+        raise UsageError(f"{shown} is a folder", "choose another name for the output file")
+    elif os.path.lexists(output.path) and not _is_ours(output):
+        message = f"{shown} was not written by gemma4, so it is not overwritten"
+        raise UsageError(message, "delete it yourself, or choose another output")
+
+
+def _is_ours(output: Output) -> bool:
+    """A file is ours if it has our state beside it, or says so itself."""
+    if (output.state / _LOCK).exists():
+        return True
+    try:
+        if output.format is Format.JSONL:
+            with output.path.open("rb") as file:
+                first = json.loads(file.readline())
+            return isinstance(first, dict) and list(first)[:2] == ["row_index", "id"]
+        import pyarrow.parquet as pq
+
+        return b"gemma4cli" in (pq.read_schema(output.path).metadata or {})
+    except (OSError, ValueError):
+        return False
+
+
+def _remove(output: Output) -> None:
+    if output.format is not Format.FOLDER:
+        output.path.unlink(missing_ok=True)
+    elif output.parts.is_dir():
+        for path in output.parts.iterdir():
+            path.unlink()
+    for path in output.state.iterdir():
+        if path.name == _LOCK:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

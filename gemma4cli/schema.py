@@ -1,0 +1,102 @@
+"""The output's columns: a Row's fields in their order, then the columns carried from the input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import pyarrow as pa
+
+from gemma4cli import strict_json
+from gemma4cli.records import Row
+
+_TYPES = {"str": pa.string(), "Status": pa.string(), "int": pa.int64(), "float": pa.float64()}
+ROW_FIELDS = tuple(field.name for field in fields(Row) if field.name != "extra")
+_DTYPES = {
+    "halffloat": "float16",
+    "float": "float32",
+    "double": "float64",
+    "date32[day]": "date32",
+    "date64[ms]": "date64",
+}
+
+
+def row_columns() -> list[pa.Field]:
+    """A Row's fields as Arrow fields; their types are those of its annotations."""
+    return [
+        pa.field(field.name, _TYPES[str(field.type).removesuffix(" | None")])
+        for field in fields(Row)
+        if field.name != "extra"
+    ]
+
+
+def carried_names(columns: pa.Schema) -> dict[str, str]:
+    """Input column -> output column. A name that a Row has itself gets `input_` before it, again if need be."""
+    taken = set(ROW_FIELDS) | (set(columns.names) - set(ROW_FIELDS))
+    names = {}
+    for name in columns.names:
+        out = name
+        if name in ROW_FIELDS:
+            while out in taken:
+                out = f"input_{out}"
+            taken.add(out)
+        names[name] = out
+    return names
+
+
+def output_schema(columns: pa.Schema, document: Mapping[str, Any]) -> pa.Schema:
+    """The output's schema.
+
+    Args:
+        columns: the columns carried from the input, with the input's names and `huggingface` metadata, if it had any.
+        document: what made the output (model, task, settings); becomes JSON under the key `gemma4cli`.
+
+    Its `huggingface` metadata lets `datasets` read every column with its type, class names included; it is left out
+    where a type has no word in `datasets`, which then goes by the Arrow types.
+    """
+    names = carried_names(columns)
+    carried = [pa.field(names[field.name], field.type) for field in columns]
+    out = row_columns() + carried
+    metadata = {"gemma4cli": strict_json.encode(document)}
+    described = _described(columns)
+    try:
+        features = {field.name: feature(field.type) for field in out}
+    except ValueError:
+        return pa.schema(out, metadata)
+    features |= {names[name]: value for name, value in described.items() if name in names}
+    metadata["huggingface"] = json.dumps({"info": {"features": features}}).encode()
+    return pa.schema(out, metadata)
+
+
+def feature(kind: pa.DataType) -> Any:
+    """An Arrow type as `datasets` writes its features into JSON (`Features.to_dict`, from version 4 on).
+
+    Raises:
+        ValueError: `datasets` has no word for the type, or a struct's field has a name that it would misread.
+    """
+    types = pa.types
+    if types.is_struct(kind):
+        if any(field.name in {"_type", "feature", "dtype"} for field in kind):
+            raise ValueError("a field is called like a word of the notation")
+        return {field.name: feature(field.type) for field in kind}
+    if types.is_fixed_size_list(kind):
+        return {"feature": feature(kind.value_type), "length": kind.list_size, "_type": "List"}
+    if types.is_large_list(kind):
+        return {"feature": feature(kind.value_type), "_type": "LargeList"}
+    if types.is_list(kind):
+        return {"feature": feature(kind.value_type), "_type": "List"}
+    if types.is_nested(kind) or types.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
+        raise ValueError(f"datasets has no word for {kind}")
+    if types.is_interval(kind) or types.is_decimal32(kind) or types.is_decimal64(kind):
+        raise ValueError(f"datasets has no word for {kind}")
+    return {"dtype": _DTYPES.get(str(kind), str(kind)), "_type": "Value"}
+
+
+def _described(columns: pa.Schema) -> dict[str, Any]:
+    """What the input says of its columns beyond their Arrow types: that they are classes with names, or media."""
+    text = (columns.metadata or {}).get(b"huggingface")
+    features = {} if text is None else json.loads(text)["info"]["features"]
+    telling = {"ClassLabel", "Image", "Audio", "Video"}
+    return {n: value for n, value in features.items() if isinstance(value, dict) and value.get("_type") in telling}

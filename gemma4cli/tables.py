@@ -1,0 +1,79 @@
+"""Rows and Python values <-> Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+
+from gemma4cli.errors import JobError
+from gemma4cli.escaping import printable, without_surrogates
+from gemma4cli.records import Row
+from gemma4cli.schema import ROW_FIELDS
+
+_own_values = attrgetter(*ROW_FIELDS)
+
+
+def table_of(rows: Sequence[Row], schema: pa.Schema, names: Mapping[str, str]) -> pa.Table:
+    """Rows as a table of the output's schema; `names` says what each carried column is called there.
+
+    Raises:
+        JobError: a carried value does not fit its column's type.
+    """
+    columns: list[Sequence[Any]] = list(zip(*map(_own_values, rows), strict=True)) or [()] * len(ROW_FIELDS)
+    columns += [[row.extra.get(name) for row in rows] for name in names]
+    pairs = zip(columns, schema, strict=True)
+    return pa.Table.from_arrays([_array(values, field, rows) for values, field in pairs], schema=schema)
+
+
+def record_of(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
+    """A row as one flat record, in the output's order and names."""
+    record = dict(zip(ROW_FIELDS, _own_values(row), strict=True))
+    for name, out in names.items():
+        record[out] = row.extra.get(name)
+    return record
+
+
+def nbytes(row: Row) -> int:
+    """About how much memory a row takes."""
+    texts = sum(len(value) for value in row.extra.values() if isinstance(value, (str, bytes)))
+    return 1000 + len(row.text or "") + texts
+
+
+def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """An array's values; Arrow scalars where Python has no exact type (nanoseconds of a day, the year 10000).
+
+    Text that is not UTF-8 comes with its bytes as lone surrogates, as Python's file names have them.
+    """
+    if not _is_inexact(array.type):
+        try:
+            return list(array.to_pylist())
+        except UnicodeDecodeError:
+            if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+                raw = array.cast(pa.large_binary()).to_pylist()
+                return [None if data is None else data.decode("utf-8", "surrogateescape") for data in raw]
+        except (ValueError, OverflowError):
+            pass
+    return [scalar if scalar.is_valid else None for scalar in array]
+
+
+def _is_inexact(kind: pa.DataType) -> bool:
+    return kind == pa.time64("ns") or any(_is_inexact(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _array(values: Sequence[Any], field: pa.Field, rows: Sequence[Row]) -> pa.Array | pa.ChunkedArray:
+    try:
+        return pa.array(values, type=field.type)
+    except UnicodeEncodeError:
+        return pa.array([without_surrogates(value) for value in values], type=field.type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        for value, row in zip(values, rows, strict=True):
+            try:
+                pa.array([value], type=field.type)
+            except (pa.ArrowException, OverflowError, TypeError, ValueError):
+                shown = printable(repr(value)[:80])
+                message = f"row {row.row_index}: {field.name} does not fit its type {field.type}: {shown}"
+                raise JobError(message, "was the input changed while the job ran?") from error
+        raise
