@@ -17,8 +17,6 @@ from gemma4cli.escaping import printable
 STATE = ".gemma4cli"
 _LOCK = "lock"
 _OTHER_FORMATS = frozenset({".json", ".csv", ".tsv", ".txt", ".arrow", ".feather", ".xlsx", ".srt", ".vtt", ".gz"})
-    [".json", ".csv", ".tsv", ".txt", ".arrow", ".feather", ".xlsx", ".srt", ".vtt", ".gz", ".zst", ".zip"]
-)
 
 
 class Format(StrEnum):
