@@ -1,9 +1,9 @@
 """A small Gemma 4 that really sees, hears and watches: the package's own test instrument.
 
-The checkpoint in this folder has the architecture, chat template, special tokens and processor of the published E
-models and about two and three quarter million parameters. It describes drawn scenes, transcribes spoken digits and
-says what happens in short drawn videos, and nothing else: it exists so that tests and the demo can check answers,
-not only shapes. Its model card says how it was trained and what it was measured to do.
+The checkpoint in this folder has the architecture, chat template, special tokens and processor of the published
+E models and fewer than three million parameters. It describes drawn scenes, transcribes spoken digits and says
+what happens in short drawn videos, and nothing else: it exists so that tests and the demo can check answers, not
+only shapes. Its model card says how it was trained and what it was measured to do.
 """
 
 from pathlib import Path

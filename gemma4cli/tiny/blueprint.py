@@ -178,7 +178,7 @@ def _vision_config() -> dict[str, Any]:
         "patch_size": PATCH,
         "pooling_kernel_size": POOL,
         "default_output_length": DEFAULT_SOFT_TOKENS,
-        # The longest side that any budget allows (a strip one soft token wide), so no picture runs off the table.
+        # The longest side that any budget allows, a strip one soft token wide: no picture runs off the table.
         "position_embedding_size": max(SOFT_TOKENS) * POOL,
         "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
         "standardize": False,
@@ -194,7 +194,7 @@ def _audio_config() -> dict[str, Any]:
         "num_hidden_layers": 3,
         "num_attention_heads": 4,
         "hidden_act": "silu",
-        # The projection after the convolutions counts on 128 channels, a quarter of which is the pooled mel axis.
+        # The next layer takes a quarter of the first number for the length of the pooled mel axis (128 / 4).
         "subsampling_conv_channels": [128, 32],
         "conv_kernel_size": 5,
         "residual_weight": 0.5,
@@ -307,15 +307,16 @@ def corpus() -> Iterable[str]:
 def tokenizer() -> Tokenizer:
     """A byte-fallback BPE tokenizer after Gemma's pattern, with our own small vocabulary.
 
-    Merges stay inside one word with the space before it, and inside one digit: text that stands next to a
-    placeholder then has the same tokens whether it is encoded alone or within the whole prompt.
+    Merges stay inside one word and the space before it; digits, colons and line breaks are never merged. So
+    " 00:01 " is seven tokens as it is for the published models, and text that stands next to a placeholder has the
+    same tokens whether it is encoded alone or within the whole prompt.
     """
     specials = list(TOKENS.values())
     bytes_ = [f"<0x{value:02X}>" for value in range(256)]
     printable = [chr(code) for code in range(0x21, 0x7F)]
     learner = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     learner.normalizer = normalizers.Replace(" ", "▁")
-    learner.pre_tokenizer = pre_tokenizers.Split(Regex("▁?[A-Za-z]+|▁?[0-9]|."), behavior="isolated")
+    learner.pre_tokenizer = pre_tokenizers.Split(Regex("▁?[A-Za-z]+|."), behavior="isolated")
     learner.train_from_iterator(
         corpus(),
         trainers.BpeTrainer(

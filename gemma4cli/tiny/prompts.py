@@ -1,7 +1,7 @@
 """The instructions that the tiny checkpoint was trained to follow, with the wordings it met for each.
 
-The first wording of each task is the one that the commands send by default; the others keep the model from leaning on
-one exact text.
+The first wording of each task is the one that the commands send by default; the others keep the model from
+leaning on one exact text.
 """
 
 from __future__ import annotations

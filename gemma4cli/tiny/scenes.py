@@ -6,9 +6,9 @@ The grammar is fixed, and every scene is made so that turning or mirroring it ch
     two shapes   "a red circle left of a blue square"
     three        "a red circle left of a blue square and above a green star"
 
-Shapes are named in the order of `SHAPES`, then of `COLOURS`, whatever their places; the first one named is the one
-that relations start from. With three shapes the second lies along one axis from the first and the third along the
-other, so the eight ways to turn and mirror a picture give eight different sentences.
+Shapes are named in the order of `SHAPES`, then of `COLOURS`, whatever their places; the first one named is the
+one that relations start from. With three shapes the second lies along one axis from the first and the third along
+the other, so the eight ways to turn and mirror a picture give eight different sentences.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ COLOURS: dict[str, tuple[int, int, int]] = {
 }
 RELATIONS: tuple[str, ...] = ("left of", "right of", "above", "below")
 BACKGROUNDS: tuple[str, ...] = ("plain", "gradient", "noise", "stripes", "clouds")
-
-_DIRECTIONS = {"left of": (1, 0), "right of": (-1, 0), "above": (0, 1), "below": (0, -1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +110,7 @@ def mirrored(scene: Scene) -> Scene:
 
 def turned(scene: Scene) -> Scene:
     """The scene after a quarter turn clockwise."""
-    things = tuple(
-        replace(thing, x=scene.height - thing.y, y=thing.x, tilt=thing.tilt + 90) for thing in scene.things
-    )
+    things = tuple(replace(thing, x=scene.height - thing.y, y=thing.x, tilt=thing.tilt + 90) for thing in scene.things)
     return replace(scene, width=scene.height, height=scene.width, things=things)
 
 
@@ -124,10 +120,7 @@ def random_scene(seed: int, count: int | None = None, size: tuple[int, int] | No
     count = int(rng.choice([1, 2, 3], p=[0.25, 0.4, 0.35])) if count is None else count
     width, height = size or _random_size(rng)
     names = sorted(_distinct(rng, count))
-    if count == 1:
-        spots = [_corner(rng, width, height)]
-    else:
-        spots = _elbow(rng, width, height, count)
+    spots = [_corner(rng, width, height)] if count == 1 else _elbow(rng, width, height, count)
     things = tuple(
         Thing(SHAPES[shape], list(COLOURS)[colour], x, y, radius, float(rng.uniform(-20, 20)))
         for (shape, colour), (x, y, radius) in zip(names, spots, strict=True)
@@ -185,10 +178,16 @@ def _elbow(rng: np.random.Generator, width: int, height: int, count: int) -> lis
             return placed
 
 
-def draw(scene: Scene) -> Image.Image:
-    """The scene as an RGB picture."""
+def ground(scene: Scene) -> Image.Image:
+    """The picture before any shape is painted."""
     rng = np.random.default_rng([scene.seed, 2])
-    picture = _background(rng, scene.width, scene.height, scene.background)
+    return _background(rng, scene.width, scene.height, scene.background)
+
+
+def draw(scene: Scene, on: Image.Image | None = None) -> Image.Image:
+    """The scene as an RGB picture, painted over a copy of `on` where its ground is at hand."""
+    picture = ground(scene) if on is None else on.copy()
+    rng = np.random.default_rng([scene.seed, 4])
     for thing in scene.things:
         _paint(picture, thing, rng)
     return picture

@@ -1,0 +1,105 @@
+"""What the checkpoint is taught: media with an instruction and the right answer, endless and reproducible.
+
+Seeds below `TEST_SEED` are for training, those from it on for tests.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFilter
+
+from gemma4cli.gemma import even_frames
+from gemma4cli.tiny import films, prompts, questions, scenes
+from gemma4cli.tiny.films import Film
+from gemma4cli.tiny.questions import Asked
+from gemma4cli.tiny.scenes import Scene
+
+TEST_SEED = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The words around one medium: `before` and `after` it in the user's turn, `system` in a turn of its own."""
+
+    answer: str
+    after: str = ""
+    before: str = ""
+    system: str = ""
+
+
+def turn(asked: Asked, rng: np.random.Generator) -> Turn:
+    """The instruction after the medium; now and then before it, or in the system turn."""
+    instruction, answer = asked
+    where = rng.random()
+    if where < 0.88:
+        return Turn(answer, after=instruction)
+    if where < 0.95:
+        return Turn(answer, system=instruction)
+    return Turn(answer, before=instruction)
+
+
+def reworded(wordings: Sequence[str], rng: np.random.Generator) -> str:
+    """The usual wording half the time, else any."""
+    return wordings[0] if rng.random() < 0.5 else wordings[int(rng.integers(len(wordings)))]
+
+
+def about_scene(scene: Scene, rng: np.random.Generator) -> Asked:
+    """A caption six times in ten, else a question or JSON."""
+    kind = rng.random()
+    if kind < 0.6:
+        return reworded(prompts.DESCRIBE_IMAGE, rng), scene.caption
+    if kind < 0.72:
+        return reworded(prompts.JSON_ANSWER, rng), scene.json_answer
+    choices = [questions.colour_of(scene), questions.shape_of(scene), questions.how_many(scene)]
+    choices = [asked for asked in [*choices, questions.is_there(scene, rng)] if asked]
+    asked = choices[int(rng.integers(len(choices)))]
+    return asked[int(rng.integers(len(asked)))]
+
+
+def about_film(film: Film, times: Sequence[float], rng: np.random.Generator) -> Asked:
+    """A caption four times in five, else the time at which something appears."""
+    if film.way or rng.random() < 0.8:
+        return reworded(prompts.DESCRIBE_VIDEO, rng), film.caption
+    asked = questions.when(film, times)
+    return asked[int(rng.integers(len(asked)))]
+
+
+def scene_lesson(seed: int, size: tuple[int, int] | None = None) -> tuple[npt.NDArray[np.uint8], Turn]:
+    """A picture, uint8 of shape (height, width, 3), as files bring it: perhaps blurred, perhaps through JPEG."""
+    rng = np.random.default_rng([seed, 6])
+    scene = scenes.random_scene(seed, size=size)
+    picture = scenes.draw(scene)
+    if rng.random() < 0.1:
+        picture = picture.filter(ImageFilter.GaussianBlur(float(rng.uniform(0.3, 1.2))))
+    if rng.random() < 0.3:
+        file = io.BytesIO()
+        picture.save(file, "JPEG", quality=int(rng.integers(50, 96)))
+        picture = Image.open(file).convert("RGB")
+    return np.asarray(picture), turn(about_scene(scene, rng), rng)
+
+
+def film_lesson(
+    seed: int, frames: int, size: tuple[int, int] | None = None
+) -> tuple[npt.NDArray[np.uint8], list[float], Turn]:
+    """At most `frames` frames of a film, uint8 (frames, height, width, 3), and their seconds."""
+    rng = np.random.default_rng([seed, 7])
+    film = films.random_film(seed, size=size)
+    fps = float(rng.choice([1, 2, 4, 5, 8, 10, 12.5, 15, 24, 25, 29.97, 30]))
+    fps = max(fps, 3 * len(film.things) / film.duration_s)
+    times = [index / fps for index in even_frames(round(film.duration_s * fps), frames)]
+    pixels = film.frames_at(times)
+    if rng.random() < 0.5:
+        grain = rng.normal(0, rng.uniform(1, 6), pixels.shape)
+        pixels = np.clip(pixels + grain, 0, 255).astype(np.uint8)
+    return pixels, times, turn(about_film(film, times, rng), rng)
+
+
+def speech_turn(transcript: str, rng: np.random.Generator) -> Turn:
+    """An instruction to write down what is said; `transcript` is empty where nothing is."""
+    usual = prompts.TRANSCRIBE[:2] if rng.random() < 0.6 else prompts.TRANSCRIBE
+    return turn((str(rng.choice(usual)), transcript), rng)
