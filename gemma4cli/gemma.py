@@ -95,3 +95,15 @@ def even_frames(total: int, count: int = MAX_FRAMES) -> tuple[int, ...]:
 def timestamp(seconds: float) -> str:
     """A frame's time as the prompt writes it: whole minutes and seconds, cut, never rounded."""
     return f"{int(seconds // 60):02d}:{int(seconds % 60):02d}"
+
+
+def engine_agrees(width: int, height: int, budget: int) -> bool:
+    """Whether vLLM 0.32 reserves as many placeholders for an image as the processor fills.
+
+    `Gemma4ProcessingInfo._compute_num_soft_tokens` orders its float operations otherwise, and comes to one token
+    less for some strips such as 17x1190 at 70. Pixels brought to `image_size` beforehand always agree.
+    """
+    scale = math.sqrt(budget * 9 / ((height / 16) * (width / 16)))
+    rows = max(1, math.floor(height * scale / PIXELS_PER_TOKEN))
+    columns = max(1, math.floor(width * scale / PIXELS_PER_TOKEN))
+    return min(rows * columns, budget) == image_tokens(width, height, budget)

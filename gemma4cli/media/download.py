@@ -15,7 +15,6 @@ import tempfile
 import time
 import urllib.request
 from typing import BinaryIO, cast
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -23,8 +22,9 @@ from gemma4cli.errors import FetchError
 from gemma4cli.media.options import MediaOptions
 
 _HOPS = 5
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # an IPv4 address in its last 32 bits
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
 _CONNECT_S = 10.0
-_CHUNK = 1 << 18
 _IN_MEMORY = 32 << 20  # larger downloads go on to disk
 _HEADERS = {"user-agent": "gemma4cli", "accept": "*/*", "accept-encoding": "identity"}
 
@@ -57,18 +57,29 @@ def download(url: str, options: MediaOptions) -> BinaryIO:
 
 def _get(url: httpx.URL, options: MediaOptions, deadline: float) -> tuple[BinaryIO | None, str]:
     """One request: the body, or where the server sends us next."""
-    timeout = httpx.Timeout(max(0.1, deadline - time.monotonic()), connect=min(_CONNECT_S, options.timeout_s))
     proxied = _proxied(url)
-    target, extensions = url, {}
-    if not options.allow_private_hosts:
-        addresses = _public_addresses(url, proxied)
-        if addresses:  # behind a proxy only the proxy resolves names
-            target = url.copy_with(host=addresses[0])
-            extensions = {"sni_hostname": url.host}
+    addresses = [] if options.allow_private_hosts else _public_addresses(url, proxied)
+    if not addresses:  # the user permits all, or only the proxy resolves names
+        return _request(url, url, proxied, options, deadline)
+    for address in addresses[:-1]:
+        try:
+            return _request(url, url.copy_with(host=address), proxied, options, deadline)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            continue  # such as an IPv6 address where there is no IPv6
+    return _request(url, url.copy_with(host=addresses[-1]), proxied, options, deadline)
+
+
+def _request(
+    url: httpx.URL, target: httpx.URL, proxied: bool, options: MediaOptions, deadline: float
+) -> tuple[BinaryIO | None, str]:
+    left = max(0.1, deadline - time.monotonic())
     headers = {**_HEADERS, "host": url.netloc.decode("ascii")}
+    extensions = {"sni_hostname": url.host} if target.host != url.host else {}
     # One client a request: a pooled connection to an address could belong to another host name.
     with (
-        httpx.Client(verify=_tls(), timeout=timeout, trust_env=proxied) as client,
+        httpx.Client(
+            verify=_tls(), timeout=httpx.Timeout(left, connect=min(_CONNECT_S, left)), trust_env=proxied
+        ) as client,
         client.stream("GET", target, headers=headers, extensions=extensions) as response,
     ):
         if response.is_redirect and "location" in response.headers:
@@ -80,12 +91,13 @@ def _get(url: httpx.URL, options: MediaOptions, deadline: float) -> tuple[Binary
 def _body(response: httpx.Response, url: httpx.URL, options: MediaOptions, deadline: float) -> BinaryIO:
     limit = options.max_bytes
     too_large = FetchError("too_large", f"larger than the limit of {limit:,} bytes: {_shown(str(url))}")
-    if int(response.headers.get("content-length", "0") or "0") > limit:
+    announced = response.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limit:
         raise too_large
     file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the caller closes it
     try:
         size = 0
-        for chunk in response.iter_bytes(_CHUNK):
+        for chunk in response.iter_bytes():
             size += len(chunk)
             if size > limit:
                 raise too_large
@@ -141,9 +153,13 @@ def _resolve(host: str, url: httpx.URL) -> list[str]:
 def _is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
+        if ip in _LOCAL_NAT64:
+            return False
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if ip in _NAT64:
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner is not None:
-            return inner.is_global and not inner.is_multicast
+            ip = inner
     return ip.is_global and not ip.is_multicast
 
 
@@ -159,7 +175,9 @@ def _tls() -> ssl.SSLContext:
 
 def _shown(url: str) -> str:
     """A URL for a message, without its user, password and query, which may be secret."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    text = f"{parts.scheme}://{host}{parts.path}" + ("?…" if parts.query else "")
+    scheme, _, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    path, query, _ = path.partition("?")
+    text = f"{scheme}://{authority.rpartition('@')[2].partition('?')[0]}{slash}{path}" + ("?…" if query else "")
+    text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= 200 else f"{text[:100]}…{text[-100:]}"

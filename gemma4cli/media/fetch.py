@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from typing import BinaryIO
-from urllib.parse import unquote, unquote_to_bytes, urlsplit
+from urllib.parse import unquote, unquote_to_bytes
 
 from gemma4cli.errors import FetchError
 from gemma4cli.media.options import MediaOptions
@@ -64,15 +64,14 @@ def fetch(media: Media, options: MediaOptions) -> BinaryIO:
 
 
 def _path_of(uri: str) -> str:
-    parts = urlsplit(uri)
-    if parts.netloc.lower() not in ("", "localhost"):
-        raise FetchError(
-            "bad_location", f"file: URI on another host ({parts.netloc}); write file:///path: {_shown(uri)}"
-        )
-    # A file name may hold ? and #, and what wrote the URI may not have escaped them.
-    rest = uri.split(":", 1)[1]
-    path = rest[2 + len(parts.netloc) :] if rest.startswith("//") else rest
-    decoded = os.fsdecode(unquote_to_bytes(path))
+    # Split by hand: a file name may hold ? and #, and what wrote the URI may not have escaped them.
+    path = uri.partition(":")[2]
+    if path.startswith("//"):
+        host, slash, path = path[2:].partition("/")
+        if host.lower() not in ("", "localhost"):
+            raise FetchError("bad_location", f"file: URI on another host, {host}; file:///path works: {_shown(uri)}")
+        path = slash + path
+    decoded = os.fsdecode(unquote_to_bytes(_bytes_of(path, uri)))
     if not decoded.startswith("/"):
         raise FetchError("bad_location", f"file: URI without an absolute path: {_shown(uri)}")
     return decoded
@@ -84,12 +83,19 @@ def _data_of(uri: str) -> bytes:
     if not comma:
         raise FetchError("bad_location", f"data: URI without a comma before its data: {_shown(uri)}")
     if not header.rstrip().lower().endswith(";base64"):
-        return unquote_to_bytes(body)
+        return unquote_to_bytes(_bytes_of(body, uri))
     text = "".join(unquote(body).split()).replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
         raise FetchError("bad_location", f"data: URI whose base64 is broken ({error}): {_shown(uri)}") from error
+
+
+def _bytes_of(text: str, uri: str) -> bytes:
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise FetchError("bad_location", f"not a URI, it holds half a character: {_shown(uri)}") from error
 
 
 def _open_file(path: str) -> BinaryIO:

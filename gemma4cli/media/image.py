@@ -6,6 +6,7 @@ that is settled here, once, for every format.
 
 from __future__ import annotations
 
+import logging
 import struct
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from gemma4cli.gemma import image_size
 from gemma4cli.media.colour import to_rgb
 from gemma4cli.media.decoded import Image
 from gemma4cli.media.options import MediaOptions
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its readers' remarks go to stderr
 
 # What sniffing lets through, and no more: Pillow also has readers that start other programs.
 _FORMATS = (
