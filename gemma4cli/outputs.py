@@ -11,6 +11,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gemma4cli import parts
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 
@@ -69,29 +73,35 @@ def claim(output: Output, overwrite: bool) -> IO[str]:
         UsageError: something lies there already, another run is writing there, or it cannot be written to.
     """
     shown = printable(str(output.path))
-    if not output.path.parent.is_dir():
-        raise UsageError(f"no such folder: {printable(str(output.path.parent))}", f"make it first: mkdir -p {shown}")
-    there = _is_there(output)
-    if there:
-        _refuse_foreign(output)
-        if not overwrite:
-            raise UsageError(f"{shown} holds output already", "replace it with --overwrite, or choose another output")
     try:
+        if not output.path.parent.is_dir():
+            parent = printable(str(output.path.parent))
+            raise UsageError(f"no such folder: {parent}", f"make it first: mkdir -p {parent}")
+        if output.format is Format.FOLDER:
+            parts.settle(output.state / "sorted", output.parts)
+        _refuse_foreign(output)
+        if _is_there(output) and not overwrite:
+            raise UsageError(f"{shown} holds output already", "replace it with --overwrite, or choose another output")
         output.state.mkdir(parents=True, exist_ok=True)
-        lock = (output.state / _LOCK).open("a", encoding="utf-8")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise UsageError(f"another gemma4 is writing to {shown}", "wait for it, or choose another output") from None
-        except OSError:  # a file system without locks
-            pass
-        if there:
-            _remove(output)
+        lock = _locked(output)
+        _remove(output)
         output.parts.mkdir(exist_ok=True)
     except OSError as error:
         message = f"cannot write to {shown}: {error.strerror or error}"
         raise UsageError(message, "choose an output in a folder that you may write to") from error
+    return lock
+
+
+def _locked(output: Output) -> IO[str]:
+    lock = (output.state / _LOCK).open("a", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        message = f"another gemma4 is writing to {printable(str(output.path))}"
+        raise UsageError(message, "wait for it, or choose another output") from None
+    except OSError:  # a file system without locks
+        pass
     return lock
 
 
@@ -101,43 +111,44 @@ def is_part(name: str) -> bool:
 
 
 def _is_there(output: Output) -> bool:
-    if output.format is Format.FOLDER:
-        return output.path.is_file() or (output.path.is_dir() and any(output.path.iterdir()))
-    return os.path.lexists(output.path) or (output.parts.is_dir() and any(output.parts.iterdir()))
+    """Whether an earlier run got as far as to write rows."""
+    if output.parts.is_dir() and any(output.parts.iterdir()):
+        return True
+    return os.path.lexists(output.path if output.format is not Format.FOLDER else output.state / "summary.json")
 
 
 def _refuse_foreign(output: Output) -> None:
     shown = printable(str(output.path))
-    if output.format is Format.FOLDER:
-        if not output.path.is_dir():
+    if output.format is not Format.FOLDER:
+        if output.path.is_dir():
+            raise UsageError(f"{shown} is a folder", "choose another name for the output file")
+        if os.path.lexists(output.path) and not _is_ours(output):
+            message = f"{shown} was not written by gemma4, so it is left alone"
+            raise UsageError(message, "delete it yourself, or choose another output")
+        return
+    if not output.path.is_dir():
+        if os.path.lexists(output.path):
             raise UsageError(f"{shown} is a file, not a folder", "name a folder, a .parquet file or a .jsonl file")
-        if not output.state.is_dir():
-            message = f"{shown} is a folder with other things in it"
-            raise UsageError(message, f"name a new or empty folder, such as {shown.rstrip('/')}/captions")
-        strange = [p.name for p in output.parts.iterdir() if not is_part(p.name)] if output.parts.is_dir() else []
-        if strange:
-            message = f"{printable(str(output.parts))} holds a file that gemma4 did not write: {printable(strange[0])}"
-            raise UsageError(message, "move it away, or choose another output")
-    elif output.path.is_dir():
-        raise UsageError(f"{shown} is a folder", "choose another name for the output file")
-    elif os.path.lexists(output.path) and not _is_ours(output):
-        message = f"{shown} was not written by gemma4, so it is not overwritten"
-        raise UsageError(message, "delete it yourself, or choose another output")
+        return
+    # The state of single files lies in folders of their own: only a folder's own lock says that its data is ours.
+    if not (output.state / _LOCK).exists() and any(path.name != STATE for path in output.path.iterdir()):
+        message = f"{shown} is a folder with other things in it"
+        raise UsageError(message, f"name a new or empty folder, such as {shown.rstrip('/')}/out")
+    strange = [path.name for path in output.parts.iterdir() if not is_part(path.name)] if output.parts.is_dir() else []
+    if strange:
+        message = f"{printable(str(output.parts))} holds a file that gemma4 did not write: {printable(min(strange))}"
+        raise UsageError(message, "move it away, or choose another output")
 
 
 def _is_ours(output: Output) -> bool:
-    """A file is ours if it has our state beside it, or says so itself."""
-    if (output.state / _LOCK).exists():
-        return True
+    """A file is ours if it says so itself; an empty one, if our state lies beside it."""
     try:
-        if output.format is Format.JSONL:
-            with output.path.open("rb") as file:
-                first = json.loads(file.readline())
-            return isinstance(first, dict) and list(first)[:2] == ["row_index", "id"]
-        import pyarrow.parquet as pq
-
-        return b"gemma4cli" in (pq.read_schema(output.path).metadata or {})
-    except (OSError, ValueError):
+        if output.format is Format.PARQUET:
+            return b"gemma4cli" in (pq.read_schema(output.path).metadata or {})
+        with output.path.open("rb") as file:
+            line = file.readline()
+        return list(json.loads(line))[:2] == ["row_index", "id"] if line else output.state.is_dir()
+    except (OSError, ValueError, TypeError, pa.ArrowException):
         return False
 
 
@@ -148,7 +159,7 @@ def _remove(output: Output) -> None:
         for path in output.parts.iterdir():
             path.unlink()
     for path in output.state.iterdir():
-        if path.name == _LOCK:
+        if path.name == _LOCK or (path / _LOCK).exists():  # the latter is the state of a file beside the data
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

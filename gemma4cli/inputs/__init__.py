@@ -106,7 +106,7 @@ def _found(arguments: list[str], options: InputOptions) -> Inputs:
         if _format(argument) != "folder":
             total += 1
             continue
-        seen = files.scan(argument, options.kinds, options.limit)
+        seen = files.scan(argument, options.kinds, None if options.limit is None else max(options.limit, 1))
         if not seen.taken:
             raise _nothing_under(argument, seen, options.kinds)
         total += seen.taken

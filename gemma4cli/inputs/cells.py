@@ -73,6 +73,8 @@ def _medium(cell: Any, column: MediaColumn, folder: str, kind: Kind | None) -> M
             # The bytes win; the path beside them is a name that may be wrong in any way.
             location = _location(address, folder) if isinstance(address, str) and "\0" not in address else ""
             return Media(location, _not_empty(_bytes(data, name), name), kind)
+        if address is None and cell.get("array") is not None:
+            raise ParseError("wrong_type", f"{name} holds decoded samples; it takes the file's bytes, or its path")
         cell = address
     if isinstance(cell, str) and cell.strip():
         scheme = unsupported_scheme(cell)

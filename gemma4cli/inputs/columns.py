@@ -48,7 +48,10 @@ class MediaColumn:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The columns of a manifest by the part they play. `carried` are those that go to the output."""
+    """The columns of a manifest by the part they play.
+
+    carried: those that go to the output, with their types there.
+    """
 
     media: tuple[MediaColumn, ...]
     id: str | None
@@ -85,10 +88,13 @@ def choose(
         if name is not None and len(schema) and name not in schema.names:
             raise _unknown(name, schema.names, manifest)
     id_name = id_column or next((name for name in ID_NAMES if name in schema.names), None)
-    apart = {column.steps[0] for column in media} | {id_name}
+    apart = {column.name for column in media if len(column.steps) == 1} | {id_name}
     if prompt_column is not None:
         apart.discard(prompt_column)
     carried = [field for field in schema if field.name not in apart]
+    for column in media:
+        carried = [_without(field, column.steps) if field.name == column.steps[0] else field for field in carried]
+    carried = [field for field in carried if field is not None]
     kept = {field.name: features[field.name] for field in carried if field.name in features}
     metadata = {"huggingface": json.dumps({"info": {"features": kept}})} if kept else None
     return Choice(media, id_name, prompt_column, pa.schema(carried, metadata))
@@ -178,6 +184,16 @@ def _many(schema: pa.Schema, steps: Sequence[str]) -> bool:
     return steps[-1].lower() in {"images", "audios", "videos", "paths", "files"} or (
         kind is not None and (pa.types.is_list(kind) or pa.types.is_large_list(kind))
     )
+
+
+def _without(field: pa.Field | None, steps: Sequence[str]) -> pa.Field | None:
+    """A column without the media in it, and without bytes beside their path; None if nothing else is left."""
+    if field is None or not pa.types.is_struct(field.type):
+        return field
+    dropped = (steps[1], "bytes") if len(steps) == 2 else ()
+    fields = [_without(f, steps[1:]) if f.name == steps[1] else f for f in field.type if f.name not in dropped]
+    kept = [f for f in fields if f is not None]
+    return field.with_type(pa.struct(kept)) if kept else None
 
 
 def _unknown(name: str, names: Sequence[str], manifest: str) -> UsageError:

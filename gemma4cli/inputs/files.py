@@ -81,6 +81,7 @@ def walk(folder: str, wanted: Callable[[str], bool]) -> Iterator[Found]:
         except OSError as error:
             yield Found(relative, here, error.strerror or str(error))
             return
+        found.sort()
         found.sort(key=lambda pair: natural_key(pair[0]))
         for name, is_folder in found:
             below = f"{relative}/{name}" if relative else name
@@ -161,7 +162,7 @@ def expand(pattern: str) -> list[str]:
         if path.is_dir() and extension(path.name) not in media:
             continue
         paths.append(str(path))
-    return sorted(dict.fromkeys(paths), key=lambda path: [natural_key(part) for part in path.split("/")])
+    return sorted(sorted(set(paths)), key=natural_key)
 
 
 def item_of(found: Found, row_index: int, kind: Kind | None, working_folder: str) -> Item:

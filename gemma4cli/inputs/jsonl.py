@@ -34,6 +34,8 @@ def check(path: Path) -> None:
         UsageError: it cannot be opened, or is compressed, UTF-16, Parquet or one JSON array.
     """
     try:
+        if not path.is_file():
+            raise UsageError(f"{printable(str(path))} is not a regular file", "a manifest is read more than once")
         with path.open("rb") as file:
             head = file.read(4096)
     except OSError as error:

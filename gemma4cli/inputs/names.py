@@ -22,7 +22,7 @@ EXTENSIONS: dict[Kind, frozenset[str]] = {
 JSONL_EXTENSIONS = frozenset({".jsonl", ".ndjson", ".json"})
 PARQUET_EXTENSIONS = frozenset({".parquet", ".pq"})
 
-_NUMBERS = re.compile("([0-9]+)")
+_NUMBERS = re.compile("[0-9]+")
 
 
 def extension(name: str) -> str:
@@ -35,7 +35,15 @@ def extensions_of(kinds: frozenset[Kind]) -> frozenset[str]:
     return frozenset[str]().union(*(EXTENSIONS[kind] for kind in kinds))
 
 
-def natural_key(name: str) -> tuple[list[str | int], str]:
-    """Sort key that puts img2 before img10; ties (case, leading zeros) fall back to the name itself."""
-    parts = _NUMBERS.split(name.casefold())
-    return [int(part) if i % 2 else part for i, part in enumerate(parts)], name
+def natural_key(path: str) -> str:
+    """Sort key that puts img2 before img10, and a folder's files by the folder's place; case counts for nothing.
+
+    Names may tie (case, leading zeros): sort by the names themselves first.
+    """
+    # Each number is led by its length, so that plain comparison of texts orders numbers.
+    return _NUMBERS.sub(_padded, path.casefold().replace("/", "\0"))
+
+
+def _padded(match: re.Match[str]) -> str:
+    digits = match[0].lstrip("0")
+    return f"0{len(digits):03}{digits}"

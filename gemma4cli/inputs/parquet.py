@@ -15,6 +15,7 @@ from gemma4cli.tables import python_values
 
 _BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 4096
+_BUFFER_BYTES = 1 << 20  # a row group of images is read by and by, not whole
 _UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 
@@ -33,6 +34,8 @@ def describe(paths: list[Path]) -> tuple[pa.Schema, list[int]]:
         except _UNREADABLE as error:
             hint = "was it cut short while being written or copied?"
             raise UsageError(f"{name} is not a Parquet file that can be read: {_first_line(error)}", hint) from error
+        if not schema.names:
+            raise UsageError(f"{name} has no columns", "give a Parquet file that names media")
         twice = {column for column in schema.names if schema.names.count(column) > 1}
         if twice:
             raise UsageError(f"{name} has several columns of the name {printable(min(twice))}", "rename them")
@@ -50,7 +53,7 @@ def records(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any] | ParseErr
 
     Values that Python has no exact type for (nanoseconds of a day, years after 9999) stay Arrow scalars.
     """
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
         names = [name for name in schema.names if name in file.schema_arrow.names]
         fields = [schema.field(name) for name in names]
         for group in range(file.num_row_groups):

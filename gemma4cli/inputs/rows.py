@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,14 @@ def item_of(record: Mapping[str, Any], row_index: int, place: str, folder: str, 
     return Item(row_index, identity, source, tuple(media), prompt, extra)
 
 
+def _without(value: Any, steps: Sequence[str]) -> Any:
+    """A struct without the media in it, and without bytes beside their path."""
+    if not isinstance(value, Mapping):
+        return value
+    dropped = (steps[0], "bytes") if len(steps) == 1 else ()
+    return {k: _without(v, steps[1:]) if k == steps[0] else v for k, v in value.items() if k not in dropped}
+
+
 def failed_item(row_index: int, place: str, error: ParseError) -> Item:
     """A record that could not be read at all, as a row."""
     return Item(row_index, f"row {row_index}", place, failure=_at(place, error))
@@ -65,6 +73,9 @@ def _at(place: str, error: ParseError) -> Failure:
 
 def _carried(record: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
     carried = {name: record.get(name) for name in reading.choice.carried.names}
+    for column in reading.choice.media:
+        if len(column.steps) > 1 and column.steps[0] in carried:
+            carried[column.steps[0]] = _without(carried[column.steps[0]], column.steps[1:])
     for name in reading.as_json:
         if carried.get(name) is not None:
             carried[name] = encodable(strict_json.dumps(carried[name]))
