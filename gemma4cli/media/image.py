@@ -124,18 +124,32 @@ def _orientation(picture: Pillow.Image) -> int:
 
 def _draft(picture: Pillow.Image, budget: int, *, swapped: bool) -> None:
     """Asks the JPEG decoder for 1/2, 1/4 or 1/8 of the size, which it computes several times faster."""
-    width, height = picture.size
     if picture.format not in ("JPEG", "MPO"):
         return
-    upright = (height, width) if swapped else (width, height)
-    target = image_size(*upright, budget)
-    if swapped:
-        target = (target[1], target[0])
-    picture.draft(None, (target[0] * _MARGIN, target[1] * _MARGIN))
+    width, height = picture.size
+    most = _spare(*((height, width) if swapped else (width, height)), budget)
+    for factor in (8, 4, 2):
+        smaller = (-(-width // factor), -(-height // factor))
+        if factor <= most and _same_tokens((width, height), smaller, budget):
+            picture.draft(None, smaller)
+            return
 
 
 def _reduced(rgb: Pillow.Image, width: int, height: int, budget: int) -> Pillow.Image:
-    """Averages whole squares of pixels of a picture that is still several times larger than the model needs."""
+    """Averages whole squares of pixels of a picture that is still several times larger than the model needs.
+
+    width, height: of the whole picture, whose number of tokens must not change.
+    """
+    factor = _spare(rgb.width, rgb.height, budget)
+    smaller = (-(-rgb.width // max(factor, 1)), -(-rgb.height // max(factor, 1)))
+    return rgb.reduce(factor) if factor > 1 and _same_tokens((width, height), smaller, budget) else rgb
+
+
+def _spare(width: int, height: int, budget: int) -> int:
+    """By how much a picture can be divided before it comes under the margin above the model's size."""
     target = image_size(width, height, budget)
-    factor = min(rgb.width // (target[0] * _MARGIN), rgb.height // (target[1] * _MARGIN))
-    return rgb.reduce(factor) if factor > 1 else rgb
+    return min(width // (target[0] * _MARGIN), height // (target[1] * _MARGIN))
+
+
+def _same_tokens(size: tuple[int, int], smaller: tuple[int, int], budget: int) -> bool:
+    return image_size(*size, budget) == image_size(*smaller, budget)

@@ -174,7 +174,7 @@ def _loose(head: bytes) -> Content | None:
     """Formats whose mark is short or missing, with what else their headers must say."""
     if head.startswith(b"BM") and int.from_bytes(head[14:18], "little") in (12, 16, 40, 52, 56, 64, 108, 124):
         return Content(Kind.IMAGE, "a BMP image")
-    if head[:4] in (b"\0\0\x01\0", b"\0\0\x02\0") and 0 < head[4] < 64 and head[5] == 0 and head[9] == 0:
+    if head[:4] in (b"\0\0\x01\0", b"\0\0\x02\0") and len(head) > 22 and 0 < head[4] < 64 and head[5] == head[9] == 0:
         return Content(Kind.IMAGE, "an icon")
     if _PNM.match(head):
         return Content(Kind.IMAGE, "a PNM image")
