@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, NamedTuple, TextIO
 
 import pyarrow as pa
 
@@ -41,51 +41,53 @@ def open_inputs(inputs: Sequence[str], options: InputOptions, stdin: TextIO | Bi
             raise UsageError("- (paths on standard input) cannot be mixed with other inputs", "give one or the other")
         return _listed(_read(stdin or sys.stdin), options)
     arguments = list(chain.from_iterable(_expanded(text) for text in inputs))
-    formats = {_format(argument) for argument in arguments}
+    formats = {argument.format for argument in arguments}
+    paths = [argument.path for argument in arguments]
     if formats == {"folder"} and len(arguments) == 1:
-        parts = _parquet_parts(arguments[0])
+        parts = _parquet_parts(paths[0])
         if parts:
-            return manifests.open_parquet(parts, options, printable(arguments[0]))
+            return manifests.open_parquet(parts, options, printable(paths[0]))
     if formats == {"jsonl"}:
-        return manifests.open_jsonl([Path(argument) for argument in arguments], options)
+        return manifests.open_jsonl([Path(path) for path in paths], options)
     if formats == {"parquet"}:
-        return manifests.open_parquet([Path(argument) for argument in arguments], options)
-    manifest = next((a for a in arguments if _format(a) in {"jsonl", "parquet"}), None)
+        return manifests.open_parquet([Path(path) for path in paths], options)
+    manifest = next((argument for argument in arguments if argument.format in {"jsonl", "parquet"}), None)
     if manifest is not None:
-        other = next(a for a in arguments if _format(a) != _format(manifest))
-        message = f"the manifest {printable(manifest)} cannot be mixed with {printable(other)}"
+        other = next(argument for argument in arguments if argument.format != manifest.format)
+        message = f"the manifest {printable(manifest.path)} cannot be mixed with {printable(other.path)}"
         raise UsageError(message, "give manifests of one format, or files and folders")
     return _found(arguments, options)
 
 
-def _expanded(argument: str) -> list[str]:
-    if files.is_uri(argument):
-        return [argument]
-    scheme = files.unsupported_scheme(argument)
+class _Argument(NamedTuple):
+    path: str
+    format: str  # folder, file, jsonl or parquet
+
+
+def _expanded(text: str) -> list[_Argument]:
+    if files.is_uri(text):
+        return [_Argument(text, "file")]
+    scheme = files.unsupported_scheme(text)
     if scheme is not None:
-        message = f"{printable(argument)}: {scheme}:// cannot be read"
+        message = f"{printable(text)}: {scheme}:// cannot be read"
         raise UsageError(message, "copy it here, or give an http(s) address")
-    if files.is_pattern(argument):
-        paths = files.expand(argument)
+    if files.is_pattern(text):
+        paths = files.expand(text)
         if not paths:
-            raise UsageError(f"nothing matches {printable(argument)}")
-        return paths
+            raise UsageError(f"nothing matches {printable(text)}")
+        return [_Argument(path, _format(path)) for path in paths]
     try:
-        os.lstat(argument)
+        os.lstat(text)
+        return [_Argument(text, "folder" if Path(text).is_dir() else _format(text))]
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"no such file or folder: {printable(argument) or repr(argument)}") from None
+        raise UsageError(f"no such file or folder: {printable(text) or repr(text)}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot read {printable(argument)}: {reason}") from error
-    return [argument]
+        raise UsageError(f"cannot read {printable(text)}: {reason}") from error
 
 
-def _format(argument: str) -> str:
-    if files.is_uri(argument):
-        return "file"
-    if Path(argument).is_dir():
-        return "folder"
-    suffix = extension(argument)
+def _format(path: str) -> str:
+    suffix = extension(path)
     return "jsonl" if suffix in JSONL_EXTENSIONS else "parquet" if suffix in PARQUET_EXTENSIONS else "file"
 
 
@@ -100,24 +102,24 @@ def _parquet_parts(folder: str) -> list[Path]:
     return parts
 
 
-def _found(arguments: list[str], options: InputOptions) -> Inputs:
+def _found(arguments: list[_Argument], options: InputOptions) -> Inputs:
     total = 0
     for argument in arguments:
-        if _format(argument) != "folder":
+        if argument.format != "folder":
             total += 1
             continue
-        seen = files.scan(argument, options.kinds, None if options.limit is None else max(options.limit, 1))
+        seen = files.scan(argument.path, options.kinds, None if options.limit is None else max(options.limit, 1))
         if not seen.taken:
-            raise _nothing_under(argument, seen, options.kinds)
+            raise _nothing_under(argument.path, seen, options.kinds)
         total += seen.taken
     alone = len(arguments) == 1
 
     def discover() -> Iterator[files.Found]:
         for argument in arguments:
-            if _format(argument) != "folder":
-                yield files.Found(argument, argument)
+            if argument.format != "folder":
+                yield files.Found(argument.path, argument.path)
                 continue
-            for found in files.media_below(argument, options.kinds):
+            for found in files.media_below(argument.path, options.kinds):
                 # One folder's ids are relative to it; those of several are told apart by the folder.
                 yield found if alone else files.Found(found.shown, found.shown, found.unreadable)
 

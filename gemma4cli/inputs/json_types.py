@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from gemma4cli.errors import UsageError
 
-_MOST_COLUMNS = 10_000
+_MOST_COLUMNS = 2_000
 _MOST_FIELDS = 200  # an object with more keys is a table of its own, not a struct
 _EXACT = 1 << 53  # integers beyond are not exact as doubles
 _UNFIT = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError, RecursionError)
