@@ -92,9 +92,7 @@ def accelerator(model: str) -> Iterator[Finding]:
                 "pip install 'gemma4cli[cuda]' in a new environment.",
             )
         else:
-            yield Finding(
-                State.WARN, "accelerator", "none; models run on the CPU, slowly", "Fine for --model tiny."
-            )
+            yield Finding(State.WARN, "accelerator", "none; models run on the CPU, slowly", "Fine for --model tiny.")
         return
     for i in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(i)
@@ -140,9 +138,7 @@ def engine(model: str) -> Iterator[Finding]:
             "pip install 'gemma4cli[cuda]' for an NVIDIA GPU, 'gemma4cli[cpu]' without one.",
         )
         return
-    yield Finding(
-        State.OK, "vllm", f"{vllm.__version__}, runs on {current_platform.device_name or 'nothing'}"
-    )
+    yield Finding(State.OK, "vllm", f"{vllm.__version__}, runs on {current_platform.device_name or 'nothing'}")
 
 
 def codecs(model: str) -> Iterator[Finding]:
@@ -158,9 +154,7 @@ def codecs(model: str) -> Iterator[Finding]:
             have.append("heic")
         except ImportError:
             lack.append("heic")
-        decoders = {
-            name: name in av.codecs_available for name in ("h264", "hevc", "vp9", "av1", "aac", "mp3", "opus")
-        }
+        decoders = {name: name in av.codecs_available for name in ("h264", "hevc", "vp9", "av1", "aac", "mp3", "opus")}
     except Exception as error:
         yield Finding(State.BAD, "codecs", f"cannot be read: {_line(error)}", "Install gemma4cli again.")
         return

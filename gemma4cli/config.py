@@ -116,7 +116,7 @@ def build(task: str, user: Overrides) -> RunConfig:
     return RunConfig(
         task=task,
         kinds=frozenset(Kind(kind) for kind in base["kinds"]),
-        model=user.model or "E4B",
+        model=user.model or ("tiny" if user.engine == "fake" else "E4B"),
         engine=_one_of("--engine", user.engine or "vllm", ("vllm", "fake")),
         engine_args=parse_engine_args(user.engine_args),
         prompts=_prompts(base["prompt"], user),

@@ -66,9 +66,7 @@ def find(name: str) -> Model:
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise UsageError(
-                f"--model {name}: the folder holds no config.json", "Name the folder of a checkpoint."
-            )
+            raise UsageError(f"--model {name}: the folder holds no config.json", "Name the folder of a checkpoint.")
         return _describe(name, str(folder.resolve()), None, _read(folder / "config.json"))
     if name not in ALIASES and (name.count("/") != 1 or name.startswith((".", "/", "~"))):
         raise UsageError(
@@ -79,7 +77,7 @@ def find(name: str) -> Model:
 
 
 def _on_the_hub(name: str, repo: str) -> Model:
-    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -89,12 +87,14 @@ def _on_the_hub(name: str, repo: str) -> Model:
 
     try:
         cached = Path(snapshot_download(repo, local_files_only=True))
-        if (cached / "config.json").is_file() and any(cached.glob("*.safetensors")):
+        if _whole(cached):
             return _describe(name, str(cached), cached.name, _read(cached / "config.json"))
     except (LocalEntryNotFoundError, HFValidationError):
         pass
     try:
-        config = Path(hf_hub_download(repo, "config.json", etag_timeout=10))
+        # First a question that is asked once: the download itself would ask for half a minute before it gives up.
+        get_hf_file_metadata(hf_hub_url(repo, "config.json"), timeout=10)
+        config = Path(hf_hub_download(repo, "config.json"))
     except GatedRepoError:
         raise ModelError(
             f"{repo} asks for a login",
@@ -114,6 +114,16 @@ def _on_the_hub(name: str, repo: str) -> Model:
             "To try the program without a model: --model tiny",
         ) from None
     return _describe(name, repo, config.parent.name, _read(config))
+
+
+def _whole(folder: Path) -> bool:
+    """Whether a cached snapshot has its configuration and all its weights: a fetch may have been cut short."""
+    if not (folder / "config.json").is_file():
+        return False
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return (folder / "model.safetensors").is_file()
+    return all((folder / name).is_file() for name in set(_read(index).get("weight_map", {}).values()))
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The line: inputs -> render pool -> engine -> answer -> sink, with rows in flight and nothing else in memory."""
+"""The line: inputs -> render pool -> engine -> answer -> sink. Only the rows in flight are in memory."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ class _Flight:
     rendered: Rendered | None = None
 
 
-def run(
-    config: RunConfig, model: Model, inputs: Inputs, engine: Engine, sink: Sink, stats: Stats
-) -> dict[str, Any]:
+def run(config: RunConfig, model: Model, inputs: Inputs, engine: Engine, sink: Sink, stats: Stats) -> dict[str, Any]:
     """Takes every input row to the output and returns the run summary.
 
     Raises:

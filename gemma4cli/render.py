@@ -1,7 +1,7 @@
 """From an item to an engine input, beside the engine: fetch and decode in threads, render in one.
 
-Pillow, FFmpeg and soxr release the interpreter's lock while they work. vLLM's processor allows one caller at a
-time, so rendering proper has a thread of its own.
+Pillow, FFmpeg and soxr release the interpreter's lock while they work. vLLM's processor allows one caller
+at a time, so rendering proper has a thread of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Handover = Callable[[Rendered | Unrendered], None]
 
 
 class RenderPool:
-    """Threads that turn items into engine inputs. Each item comes back once, through `deliver`, in any order."""
+    """Threads that turn items into engine inputs. Each comes back once, through `deliver`, in any order."""
 
     def __init__(self, config: RunConfig, model: Model, engine: Engine, deliver: Handover) -> None:
         self._config = config
@@ -71,8 +71,7 @@ class RenderPool:
             if loaded.duration_s > gemma.MAX_AUDIO_SECONDS:
                 raise RenderError(
                     "audio_too_long",
-                    f"more than {gemma.MAX_AUDIO_SECONDS} s of sound, which is what the model hears at a time; "
-                    "cut it into pieces",
+                    f"more than {gemma.MAX_AUDIO_SECONDS} s of sound, which is what the model hears at a time; cut it",
                 )
         return loaded
 

@@ -1,4 +1,4 @@
-"""What of this machine the process may use: cores by affinity and cgroup, memory by cgroup and what is free."""
+"""What the process may use of this machine: cores by affinity and cgroup, memory that is free."""
 
 from __future__ import annotations
 

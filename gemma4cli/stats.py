@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +26,7 @@ class Stats:
         self.tokens: Counter[str] = Counter()
         self.reasons: Counter[tuple[str, str]] = Counter()
         self.finish: Counter[str] = Counter()
-        self.busy_ms: Counter[str] = Counter()
+        self.busy_ms: defaultdict[str, float] = defaultdict(float)
         self._clock = clock
         self._began_at = datetime.now(UTC)
         self._began = clock()
@@ -85,8 +85,7 @@ class Stats:
         return {
             "rows": {"total": self.done, "ok": self.ok, "failed": self.failed},
             "failures": [
-                {"stage": stage, "type": type, "rows": rows}
-                for (stage, type), rows in self.reasons.most_common()
+                {"stage": stage, "type": type, "rows": rows} for (stage, type), rows in self.reasons.most_common()
             ],
             "finish_reasons": dict(self.finish),
             "tokens": dict(self.tokens),
@@ -99,9 +98,7 @@ class Stats:
                 "rows_per_s": round(self.done * rate, 3),
                 "output_tokens_per_s": round(self.tokens["output"] * rate, 3),
             },
-            "mean_ms": {
-                name: round(total / self.done, 3) for name, total in self.busy_ms.items() if self.done
-            },
+            "mean_ms": {name: round(total / self.done, 3) for name, total in self.busy_ms.items() if self.done},
             "started": self._began_at.isoformat(timespec="seconds"),
             "versions": versions(),
             "engine": engine,

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Optional, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -22,9 +22,7 @@ INPUT, MODEL, ANSWER, MEDIA, OUTPUT = "Input", "Model", "Answer", "Media", "Outp
 def _flag(*names: str, panel: str, help: str, **more: Any) -> Any:
     longest = max(names, key=len)
     environment = "GEMMA4_" + longest.removeprefix("--").split("/")[0].replace("-", "_").upper()
-    return typer.Option(
-        *names, rich_help_panel=panel, help=help, envvar=environment, show_envvar=False, **more
-    )
+    return typer.Option(*names, rich_help_panel=panel, help=help, envvar=environment, show_envvar=False, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +37,11 @@ class RunOptions:
             help="Files, folders, quoted globs, one JSONL or Parquet manifest, or - for paths from standard input.",
         ),
     ]
-    limit: Annotated[
-        Optional[int], _flag("--limit", panel=INPUT, min=1, metavar="N", help="Only the first N rows.")
-    ] = None
+    limit: Annotated[int | None, _flag("--limit", panel=INPUT, min=1, metavar="N", help="Only the first N rows.")] = (
+        None
+    )
     media_column: Annotated[
-        Optional[str],
+        str | None,
         _flag(
             "--media-column",
             panel=INPUT,
@@ -52,13 +50,11 @@ class RunOptions:
         ),
     ] = None
     prompt_column: Annotated[
-        Optional[str],
-        _flag(
-            "--prompt-column", panel=INPUT, metavar="NAME", help="Manifest column with a prompt for each row."
-        ),
+        str | None,
+        _flag("--prompt-column", panel=INPUT, metavar="NAME", help="Manifest column with a prompt for each row."),
     ] = None
     id_column: Annotated[
-        Optional[str],
+        str | None,
         _flag(
             "--id-column",
             panel=INPUT,
@@ -67,7 +63,7 @@ class RunOptions:
         ),
     ] = None
     model: Annotated[
-        Optional[str],
+        str | None,
         _flag(
             "--model",
             "-m",
@@ -76,39 +72,31 @@ class RunOptions:
         ),
     ] = None
     engine: Annotated[
-        Optional[str],
+        str | None,
         _flag("--engine", panel=MODEL, help="vllm, or fake: no model, deterministic. Default: vllm."),
     ] = None
     engine_arg: Annotated[
-        Optional[list[str]],
-        _flag(
-            "--engine-arg", panel=MODEL, metavar="KEY=VALUE", help="Any other argument of vLLM's. Repeatable."
-        ),
+        list[str] | None,
+        _flag("--engine-arg", panel=MODEL, metavar="KEY=VALUE", help="Any other argument of vLLM's. Repeatable."),
     ] = None
-    prompt: Annotated[
-        Optional[str], _flag("--prompt", "-p", panel=ANSWER, help="What to ask of each row.")
-    ] = None
-    system: Annotated[
-        Optional[str], _flag("--system", panel=ANSWER, help="A fixed instruction before every prompt.")
-    ] = None
-    max_tokens: Annotated[
-        Optional[int], _flag("--max-tokens", panel=ANSWER, metavar="N", help="Longest answer, in tokens.")
-    ] = None
-    temperature: Annotated[
-        Optional[float], _flag("--temperature", panel=ANSWER, metavar="T", help="0 is greedy.")
-    ] = None
-    top_p: Annotated[
-        Optional[float], _flag("--top-p", panel=ANSWER, metavar="P", help="Draw from the likeliest share P.")
-    ] = None
-    top_k: Annotated[
-        Optional[int],
-        _flag("--top-k", panel=ANSWER, metavar="K", help="Draw from the K likeliest tokens; 0 for all."),
-    ] = None
-    seed: Annotated[Optional[int], _flag("--seed", panel=ANSWER, metavar="N", help="Seed of every row.")] = (
+    prompt: Annotated[str | None, _flag("--prompt", "-p", panel=ANSWER, help="What to ask of each row.")] = None
+    system: Annotated[str | None, _flag("--system", panel=ANSWER, help="A fixed instruction before every prompt.")] = (
         None
     )
+    max_tokens: Annotated[
+        int | None, _flag("--max-tokens", panel=ANSWER, metavar="N", help="Longest answer, in tokens.")
+    ] = None
+    temperature: Annotated[float | None, _flag("--temperature", panel=ANSWER, metavar="T", help="0 is greedy.")] = None
+    top_p: Annotated[
+        float | None, _flag("--top-p", panel=ANSWER, metavar="P", help="Draw from the likeliest share P.")
+    ] = None
+    top_k: Annotated[
+        int | None,
+        _flag("--top-k", panel=ANSWER, metavar="K", help="Draw from the K likeliest tokens; 0 for all."),
+    ] = None
+    seed: Annotated[int | None, _flag("--seed", panel=ANSWER, metavar="N", help="Seed of every row.")] = None
     max_soft_tokens: Annotated[
-        Optional[int],
+        int | None,
         _flag(
             "--max-soft-tokens",
             panel=MEDIA,
@@ -117,22 +105,22 @@ class RunOptions:
         ),
     ] = None
     max_frames: Annotated[
-        Optional[int],
+        int | None,
         _flag("--max-frames", panel=MEDIA, metavar="N", help="Frames taken from a video, up to 32."),
     ] = None
     background: Annotated[
-        Optional[str],
+        str | None,
         _flag("--background", panel=MEDIA, metavar="COLOUR", help="What transparent pixels lie on."),
     ] = None
     max_pixels: Annotated[
-        Optional[int], _flag("--max-pixels", panel=MEDIA, metavar="N", help="Refuse larger images undecoded.")
+        int | None, _flag("--max-pixels", panel=MEDIA, metavar="N", help="Refuse larger images undecoded.")
     ] = None
     allow_private_hosts: Annotated[
         bool,
         _flag("--allow-private-hosts", panel=MEDIA, help="Fetch from private and loopback addresses too."),
     ] = False
     output: Annotated[
-        Optional[str],
+        str | None,
         _flag(
             "--output",
             "-o",
@@ -142,7 +130,7 @@ class RunOptions:
         ),
     ] = None
     format: Annotated[
-        Optional[str],
+        str | None,
         _flag("--format", panel=OUTPUT, help="parquet or jsonl, where the output's name does not say it."),
     ] = None
     overwrite: Annotated[
@@ -182,7 +170,7 @@ def takes(options: type[RunOptions]) -> Callable[[Callable[..., None]], Callable
         signature = inspect.Signature([shared[0], *own, *shared[1:]])
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
         wrapper.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
-        del wrapper.__wrapped__  # type: ignore[attr-defined]  # Typer would look through it
+        del wrapper.__wrapped__  # Typer would look through it
         return wrapper
 
     return decorate

@@ -32,9 +32,7 @@ def console() -> Console:
     """The console on standard error, as it was when the program began."""
     global _console
     if _console is None:
-        _console = Console(
-            file=os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
-        )
+        _console = Console(file=os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace", buffering=1))
     return _console
 
 
@@ -126,9 +124,7 @@ def display(stats: Stats, what: str, quiet: bool) -> Iterator[None]:
             refresh_per_second=4,
         ) as progress:
             task = progress.add_task(what, total=stats.total)
-            with _every(
-                0.25, lambda: progress.update(task, completed=stats.done, description=_phase(stats, what))
-            ):
+            with _every(0.25, lambda: progress.update(task, completed=stats.done, description=_phase(stats, what))):
                 yield
     else:
         console().print(f"{what}: loading the model", markup=False, highlight=False)

@@ -24,9 +24,7 @@ def run_task(task: str, options: RunOptions, language: str | None = None) -> int
 
     mine = {field.name for field in fields(options)}
     shared = {
-        field.name: getattr(options, field.name)
-        for field in fields(configuration.Overrides)
-        if field.name in mine
+        field.name: getattr(options, field.name) for field in fields(configuration.Overrides) if field.name in mine
     }
     config = configuration.build(
         task,

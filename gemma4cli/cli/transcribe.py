@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -16,7 +16,7 @@ from gemma4cli.cli._run import run_task
 def transcribe(
     options: RunOptions,
     language: Annotated[
-        Optional[str],
+        str | None,
         typer.Option(
             "--language",
             "-l",

@@ -59,9 +59,7 @@ class FakeEngine:
         known = {field.name: field.type for field in fields(Behaviour)}
         for name in config.engine_args:
             if name not in known:
-                raise UsageError(
-                    f"--engine-arg {name} is unknown to the fake engine", f"It takes {', '.join(known)}."
-                )
+                raise UsageError(f"--engine-arg {name} is unknown to the fake engine", f"It takes {', '.join(known)}.")
         casts = {"float": float, "int": int, "str": str}
         try:
             values = {name: casts[str(known[name])](value) for name, value in config.engine_args.items()}
@@ -78,9 +76,7 @@ class FakeEngine:
 
     def start(self, deliver: Deliver) -> None:
         time.sleep(self._behaviour.start_s)
-        self._thread = threading.Thread(
-            target=self._answer_all, args=(deliver,), name="fake-engine", daemon=True
-        )
+        self._thread = threading.Thread(target=self._answer_all, args=(deliver,), name="fake-engine", daemon=True)
         self._thread.start()
 
     def render(self, request: Request) -> EngineInput:
@@ -111,9 +107,7 @@ class FakeEngine:
                     counts[Kind.VIDEO] += frames * gemma.image_tokens(width, height, gemma.VIDEO_BUDGET)
                     label = f"video of {frames} frames"
         words = sum(len(text.split()) for text in said)
-        tokens = Tokens(
-            words + sum(counts.values()), counts[Kind.IMAGE], counts[Kind.AUDIO], counts[Kind.VIDEO]
-        )
+        tokens = Tokens(words + sum(counts.values()), counts[Kind.IMAGE], counts[Kind.AUDIO], counts[Kind.VIDEO])
         return EngineInput(_Answer(f"{label}, {digest.hexdigest()[:12]}", "\n".join(said)), 0, tokens)
 
     def submit(self, rendered: Rendered, sampling: Sampling) -> None:
@@ -141,9 +135,7 @@ class FakeEngine:
                 return
             deliver(self._generation(rendered, answer, sampling, (free - submitted) * 1000))
 
-    def _generation(
-        self, rendered: Rendered, answer: _Answer, sampling: Sampling, elapsed_ms: float
-    ) -> Generation:
+    def _generation(self, rendered: Rendered, answer: _Answer, sampling: Sampling, elapsed_ms: float) -> Generation:
         if self._behaviour.fail_on and self._behaviour.fail_on in answer.said:
             failure = Failure(Stage.ENGINE, "fake_failure", "failed, as --engine-arg fail_on asked")
             return Generation(rendered.row_index, None, None, 0, 0.0, elapsed_ms, failure)

@@ -51,9 +51,7 @@ class VllmEngine:
         self._device = device
         self._renderer = renderer_from_config(vllm_config)
         tokenizer = self._renderer.get_tokenizer()
-        self._control = tuple(
-            str(token) for token in tokenizer.added_tokens_decoder.values() if token.special
-        )
+        self._control = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
         self._context: int = vllm_config.model_config.max_model_len
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -89,9 +87,7 @@ class VllmEngine:
         try:
             vllm_config = AsyncEngineArgs(**settings).create_engine_config(UsageContext.LLM_CLASS)
         except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
-            raise UsageError(
-                f"vLLM refuses these settings: {_first_lines(error)}", "See --engine-arg."
-            ) from None
+            raise UsageError(f"vLLM refuses these settings: {_first_lines(error)}", "See --engine-arg.") from None
         except OSError as error:
             raise ModelError(f"{model.name} cannot be read: {_first_lines(error)}") from error
         return cls(vllm_config, settings, current_platform.get_device_name())
@@ -144,6 +140,7 @@ class VllmEngine:
 
         content: list[dict[str, str]] = []
         media: dict[str, list[Any]] = {}
+        datum: Any
         for part in request.parts:
             match part:
                 case str():
@@ -171,9 +168,7 @@ class VllmEngine:
         messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
         if request.system:
             messages.insert(0, {"role": "system", "content": request.system})
-        text = self._renderer.get_tokenizer().apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
+        text = self._renderer.get_tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         if not media:
             return {"prompt": text}
         return {
@@ -183,8 +178,7 @@ class VllmEngine:
             # The encoder's outputs are kept under these names. Left to vLLM, they would be counted for each
             # renderer, and two renderers' media would be taken for one another.
             "multi_modal_uuids": {
-                kind: [f"row-{request.row_index}-{kind}-{i}" for i in range(len(data))]
-                for kind, data in media.items()
+                kind: [f"row-{request.row_index}-{kind}-{i}" for i in range(len(data))] for kind, data in media.items()
             },
         }
 
@@ -232,10 +226,9 @@ class VllmEngine:
             seed=sampling.seed,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        output = None
         try:
-            async for output in self._llm.generate(rendered.payload, params, str(rendered.row_index)):
-                pass
+            outputs = self._llm.generate(rendered.payload, params, str(rendered.row_index))
+            (output,) = [output async for output in outputs]  # FINAL_ONLY: there is one
         except EngineDeadError as error:
             if not self._dead:
                 self._dead = True
@@ -246,7 +239,6 @@ class VllmEngine:
             failure = Failure(Stage.ENGINE, "rejected", f"vLLM refused the row: {_first_lines(cause)}")
             self._deliver(Generation(rendered.row_index, None, None, 0, 0.0, 0.0, failure))
             return
-        assert output is not None  # generate() yields once before it ends
         self._deliver(_generation(rendered.row_index, output))
 
     def close(self) -> None:
@@ -264,6 +256,7 @@ class VllmEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._llm is not None:
             self._llm.shutdown()
+            self._llm = None  # its destructor would run again when the interpreter is half gone
 
     def _on_loop(self, coroutine: Any) -> Future[None]:
         assert self._loop is not None, "the engine is not running"
