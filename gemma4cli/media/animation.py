@@ -11,7 +11,8 @@ from gemma4cli.media.colour import to_rgb
 from gemma4cli.media.decoded import Video
 from gemma4cli.media.image import open_picture, reading
 from gemma4cli.media.options import MediaOptions
-from gemma4cli.media.video import chosen_frames, kept_size
+from gemma4cli.media.timeline import chosen_frames
+from gemma4cli.media.video import kept_size
 
 _LEAST_MS = 10
 _DEFAULT_MS = 100  # what browsers make of a delay of 10 ms or less

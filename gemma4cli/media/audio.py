@@ -15,6 +15,7 @@ from gemma4cli.errors import DecodeError
 from gemma4cli.gemma import AUDIO_RATE, MIN_AUDIO_SAMPLES
 from gemma4cli.media.decoded import Audio
 from gemma4cli.media.options import MediaOptions
+from gemma4cli.media.timeline import packets
 
 _EXTRA_S = 1.0  # decoded past the limit, so that the caller sees that the sound goes on
 _CHUNK = 1 << 16  # source samples that are resampled at once
@@ -79,12 +80,7 @@ def _frames(container: Any, stream: Any) -> Iterator[Any]:
             raise ValueError
     except ValueError as error:
         raise DecodeError("unsupported_codec", "the sound track's codec is not known here") from error
-    packets = container.demux(stream)
-    while True:
-        try:
-            packet = next(packets)
-        except (StopIteration, av.error.FFmpegError):
-            break
+    for packet in packets(container, stream):
         try:
             yield from packet.decode()
         except av.error.FFmpegError:

@@ -9,9 +9,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import av.error
@@ -20,39 +17,28 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 from gemma4cli.errors import DecodeError
-from gemma4cli.gemma import VIDEO_BUDGET, even_frames, image_size
+from gemma4cli.gemma import VIDEO_BUDGET, image_size
 from gemma4cli.media.decoded import Video
 from gemma4cli.media.options import MediaOptions
+from gemma4cli.media.timeline import Timeline, chosen_frames, packets, read_timeline
 
-
-@dataclass(frozen=True, slots=True)
-class _Timeline:
-    """When frames are shown, in units of `time_base`, ascending; `end` is where the last one ends.
-
-    keys: the times among them at which decoding can start. timed: packets carry times of showing, else the times
-    are those of decoding, and frames can only be counted.
-    """
-
-    times: tuple[int, ...]
-    end: int
-    keys: tuple[int, ...]
-    time_base: Fraction
-    timed: bool
+_STREAMED = ("mpegts", "mpeg")  # no index: a jump lands about where it should, even a jump to the start
 
 
 def decode_video(container: Any, stream: Any, options: MediaOptions) -> Video:
     """Decodes at most `options.max_frames` frames of an open container's video stream.
 
-    Raises DecodeError with a type of `unsupported_codec` or `no_frames`.
+    Raises DecodeError with a type of `unsupported_codec`, `too_large` or `no_frames`.
     """
-    _prepare(stream)
-    timeline = _timeline(container, stream)
+    _prepare(stream, options)
+    timeline = read_timeline(container, stream)
     wanted = chosen_frames(timeline.times, options.max_frames)
     times = [timeline.times[index] for index in wanted]
     picture = _Picture(options)
     shown: dict[int, NDArray[np.uint8]] = {}
     for time, frame in _frames_at(container, stream, timeline, times):
-        shown[time] = picture.upright_rgb(frame)
+        if time not in shown:  # a frame that could not be decoded leaves the one before it on show
+            shown[time] = picture.upright_rgb(frame)
     if not shown:
         raise DecodeError("no_frames", "the video stream holds no frame that can be decoded")
     first = timeline.times[0]
@@ -70,77 +56,29 @@ def decode_video(container: Any, stream: Any, options: MediaOptions) -> Video:
     )
 
 
-def chosen_frames(times: Sequence[int], count: int) -> tuple[int, ...]:
-    """Which frames are on show at `count` even moments, from the first frame's start on.
-
-    times: when frames are shown, ascending, in any unit; the last is taken to last as long as the mean. At a constant
-    rate these are the frames that the model's processor picks by index; at a variable rate a frame counts for as
-    long as it is shown, and one that covers several moments is taken once. Up to `count` frames are all taken.
-    """
-    total = len(times)
-    if total <= count:
-        return even_frames(total, count)
-    first, span = times[0], times[-1] - times[0]
-    moments = (first + i * span * total // ((total - 1) * count) for i in range(count))
-    return tuple(dict.fromkeys(bisect_right(times, moment) - 1 for moment in moments))
-
-
-def _prepare(stream: Any) -> None:
+def _prepare(stream: Any, options: MediaOptions) -> None:
     try:
         codec = stream.codec_context
     except ValueError:
         codec = None
     if codec is None:
         raise DecodeError("unsupported_codec", "the video stream's codec is not known here")
+    _refuse_large(codec.width, codec.height, options)
     # Many files are decoded at once, each by a process of its own: more threads would only add memory.
     codec.thread_count = 1
 
 
-def _timeline(container: Any, stream: Any) -> _Timeline:
-    """Reads all packets of the stream, decoding none."""
-    shown: list[int] = []
-    decoded: list[int] = []
-    keys: list[int] = []
-    end = 0
-    for packet in _packets(container, stream):
-        if packet.size == 0 or packet.is_discard:
-            continue
-        time = packet.pts if packet.pts is not None else packet.dts
-        if time is None:
-            continue
-        (shown if packet.pts is not None else decoded).append(time)
-        end = max(end, time + (packet.duration or 0))
-        if packet.is_keyframe and packet.pts is not None:
-            keys.append(time)
-    times = tuple(sorted({*shown, *decoded}))
-    if not times:
-        raise DecodeError("no_frames", "the video stream holds no frames")
-    if end <= times[-1]:
-        end = times[-1] + _step(times, stream)
-    return _Timeline(times, end, tuple(sorted(keys)), Fraction(stream.time_base), timed=not decoded)
-
-
-def _step(times: Sequence[int], stream: Any) -> int:
-    """How long a frame is shown that nothing says it of: as long as most, else one at the stream's rate."""
-    if len(times) > 1:
-        steps = sorted(b - a for a, b in pairwise(times))
-        return steps[len(steps) // 2]
-    rate = stream.average_rate or stream.guessed_rate
-    return round(1 / (rate * stream.time_base)) if rate else 0
-
-
-def _packets(container: Any, stream: Any) -> Iterator[Any]:
-    packets = container.demux(stream)
-    while True:
-        try:
-            packet = next(packets)
-        except (StopIteration, av.error.FFmpegError):
-            return  # a file that breaks off ends there
-        yield packet
+def _refuse_large(width: int, height: int, options: MediaOptions) -> None:
+    if width * height > options.max_pixels:
+        raise DecodeError(
+            "too_large",
+            f"frames of {width}x{height}, over the limit of {options.max_pixels / 1e6:,.0f} megapixels; "
+            "--max-pixels raises it",
+        )
 
 
 def _decoded(container: Any, stream: Any) -> Iterator[Any]:
-    for packet in _packets(container, stream):
+    for packet in packets(container, stream):
         try:
             yield from packet.decode()
         except av.error.FFmpegError:
@@ -151,23 +89,23 @@ def _decoded(container: Any, stream: Any) -> Iterator[Any]:
         return
 
 
-def _frames_at(container: Any, stream: Any, timeline: _Timeline, wanted: Sequence[int]) -> Iterator[tuple[int, Any]]:
+def _frames_at(container: Any, stream: Any, timeline: Timeline, wanted: Sequence[int]) -> Iterator[tuple[int, Any]]:
     """For each wanted time, ascending, the frame on show then, with its own time."""
     if not timeline.timed:
         yield from _frames_counted(container, stream, timeline, frozenset(wanted))
         return
-    jumps = True
-    frames = _from(container, stream, timeline.times[0])
+    jumps = container.format.name not in _STREAMED
+    frames = _from_start(container, stream, timeline)
     shown: Any = None
     ahead: Any = next(frames, None)
     for time in wanted:
         key = timeline.keys[at - 1] if (at := bisect_right(timeline.keys, time)) else None
         if jumps and ahead is not None and key is not None and key > ahead.pts:
-            frames = _from(container, stream, key)
+            frames = _from(container, stream, timeline, key)
             shown, ahead = None, next(frames, None)
             if ahead is None or ahead.pts > time:  # the file cannot jump: from its start, and never again
                 jumps = False
-                frames = _from(container, stream, timeline.times[0])
+                frames = _from_start(container, stream, timeline)
                 ahead = next(frames, None)
         while ahead is not None and ahead.pts <= time:
             shown, ahead = ahead, next(frames, None)
@@ -176,9 +114,9 @@ def _frames_at(container: Any, stream: Any, timeline: _Timeline, wanted: Sequenc
 
 
 def _frames_counted(
-    container: Any, stream: Any, timeline: _Timeline, wanted: frozenset[int]
+    container: Any, stream: Any, timeline: Timeline, wanted: frozenset[int]
 ) -> Iterator[tuple[int, Any]]:
-    container.seek(0)
+    container.seek(0, unsupported_byte_offset=container.format.name in _STREAMED)
     last = max(wanted)
     for time, frame in zip(timeline.times, _decoded(container, stream), strict=False):
         if time in wanted:
@@ -187,9 +125,21 @@ def _frames_counted(
             return
 
 
-def _from(container: Any, stream: Any, time: int) -> Iterator[Any]:
+def _from_start(container: Any, stream: Any, timeline: Timeline) -> Iterator[Any]:
+    if container.format.name not in _STREAMED:
+        return _from(container, stream, timeline, timeline.times[0])
+    container.seek(0, unsupported_byte_offset=True)
+    return _with_times(container, stream, timeline)
+
+
+def _from(container: Any, stream: Any, timeline: Timeline, time: int) -> Iterator[Any]:
     container.seek(time, stream=stream, backward=True)
-    return (frame for frame in _decoded(container, stream) if frame.pts is not None)
+    return _with_times(container, stream, timeline)
+
+
+def _with_times(container: Any, stream: Any, timeline: Timeline) -> Iterator[Any]:
+    first = timeline.times[0]
+    return (frame for frame in _decoded(container, stream) if frame.pts is not None and frame.pts >= first)
 
 
 class _Picture:
@@ -206,8 +156,7 @@ class _Picture:
         transposed, flip_rows, flip_columns = _turns(frame)
         if not self.width:
             self.width, self.height = (frame.height, frame.width) if transposed else (frame.width, frame.height)
-            if self.width * self.height > self._options.max_pixels:
-                raise DecodeError("too_large", f"frames of {self.width}x{self.height}; --max-pixels raises the limit")
+            _refuse_large(self.width, self.height, self._options)
             self._size = kept_size(self.width, self.height, self._options.frame_scale)
         width, height = self._size
         if transposed:

@@ -1,0 +1,92 @@
+"""When the frames of a video are shown, read from its packets, and which of them stand for the clip."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import av.error
+
+from gemma4cli.errors import DecodeError
+from gemma4cli.gemma import even_frames
+
+_UNTIMED = ("avi",)  # stores no times of showing; those that ffmpeg makes up are wrong where frames are reordered
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When frames are shown, in units of `time_base`, ascending; `end` is where the last one ends.
+
+    keys: the times among them at which decoding can start. timed: packets carry times of showing, else the times
+    are those of decoding, and frames can only be counted.
+    """
+
+    times: tuple[int, ...]
+    end: int
+    keys: tuple[int, ...]
+    time_base: Fraction
+    timed: bool
+
+
+def read_timeline(container: Any, stream: Any) -> Timeline:
+    """Reads all packets of the stream, decoding none. Raises DecodeError `no_frames`."""
+    shown: list[int] = []
+    decoded: list[int] = []
+    keys: list[int] = []
+    end = 0
+    for packet in packets(container, stream):
+        if packet.size == 0 or packet.is_discard:
+            continue
+        timed = packet.pts is not None and container.format.name not in _UNTIMED
+        time = packet.pts if timed else packet.dts
+        if time is None:
+            continue
+        (shown if timed else decoded).append(time)
+        end = max(end, time + (packet.duration or 0))
+        if packet.is_keyframe and timed:
+            keys.append(time)
+    times = tuple(sorted({*shown, *decoded}))
+    if not times:
+        raise DecodeError("no_frames", "the video stream holds no frames")
+    if end <= times[-1]:
+        end = times[-1] + _step(times, stream)
+    return Timeline(times, end, tuple(sorted(keys)), Fraction(stream.time_base), timed=not decoded)
+
+
+def packets(container: Any, stream: Any) -> Iterator[Any]:
+    """The stream's packets from where the container stands; a file that breaks off ends there."""
+    demuxed = container.demux(stream)
+    while True:
+        try:
+            packet = next(demuxed)
+        except (StopIteration, av.error.FFmpegError):
+            return
+        yield packet
+
+
+def chosen_frames(times: Sequence[int], count: int) -> tuple[int, ...]:
+    """Which frames are on show at `count` even moments, from the first frame's start on.
+
+    times: when frames are shown, ascending, in any unit; the last is taken to last as long as the mean. At a constant
+    rate these are the frames that the model's processor picks by index; at a variable rate a frame counts for as
+    long as it is shown, and one that covers several moments is taken once. Up to `count` frames are all taken.
+    """
+    total = len(times)
+    if total <= count:
+        return even_frames(total, count)
+    first, span = times[0], times[-1] - times[0]
+    moments = (first + i * span * total // ((total - 1) * count) for i in range(count))
+    return tuple(dict.fromkeys(bisect_right(times, moment) - 1 for moment in moments))
+
+
+def _step(times: Sequence[int], stream: Any) -> int:
+    """How long a frame is shown that nothing says it of: as long as most, else one at the stream's rate."""
+    if len(times) > 1:
+        steps = sorted(b - a for a, b in pairwise(times))
+        return steps[len(steps) // 2]
+    rate = stream.average_rate or stream.guessed_rate
+    return round(1 / (rate * stream.time_base)) if rate else 0

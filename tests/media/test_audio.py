@@ -1,0 +1,209 @@
+"""Sounds come out as one channel of finite samples at 16 kHz, as long as what really decodes."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemma4cli.errors import DecodeError
+from gemma4cli.media import Audio, MediaOptions, load
+from gemma4cli.records import Kind, Media
+
+SOUNDS = frozenset({Kind.AUDIO})
+
+
+def decoded(data: bytes, kind: Kind | None = None, **options: Any) -> Audio:
+    audio = load(Media("", data, kind), SOUNDS, MediaOptions(**options))
+    assert isinstance(audio, Audio)
+    assert audio.samples.dtype == np.float32
+    assert audio.samples.ndim == 1
+    assert np.isfinite(audio.samples).all()
+    return audio
+
+
+def failure(data: bytes, kind: Kind | None = None) -> DecodeError:
+    with pytest.raises(DecodeError) as caught:
+        decoded(data, kind)
+    return caught.value
+
+
+def tone(rate: int, seconds: float, hertz: float = 440.0, level: float = 0.5) -> np.ndarray:
+    return (level * np.sin(2 * np.pi * hertz * np.arange(round(rate * seconds)) / rate)).astype(np.float32)
+
+
+def saved(samples: np.ndarray, rate: int, format_: str = "WAV", subtype: str | None = None) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate, format=format_, subtype=subtype)
+    return buffer.getvalue()
+
+
+def encoded(samples: np.ndarray, rate: int, format_: str, codec: str, sample_format: str = "fltp") -> bytes:
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=format_) as container:
+        stream = container.add_stream(codec, rate=rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray(samples[None], "fltp", "mono")
+        frame.rate = rate
+        resampler = av.AudioResampler(sample_format, "mono", rate, frame_size=stream.codec_context.frame_size or 1024)
+        for piece in [*resampler.resample(frame), *resampler.resample(None)]:
+            container.mux(stream.encode(piece))
+        container.mux(stream.encode(None))
+    return buffer.getvalue()
+
+
+def strongest_hertz(audio: Audio) -> float:
+    spectrum = np.abs(np.fft.rfft(audio.samples * np.hanning(len(audio.samples))))
+    return float(spectrum.argmax() * 16000 / len(audio.samples))
+
+
+@pytest.mark.parametrize(
+    ("format_", "subtype"),
+    [("WAV", "PCM_U8"), ("WAV", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "PCM_32"), ("WAV", "FLOAT"), ("WAV", "DOUBLE"),
+     ("WAV", "ULAW"), ("WAV", "ALAW"), ("WAV", "IMA_ADPCM"), ("WAVEX", "PCM_16"), ("RF64", "PCM_16"), ("W64", "PCM_16"),
+     ("AIFF", "PCM_16"), ("AU", "PCM_16"), ("CAF", "PCM_16"), ("FLAC", "PCM_16"), ("FLAC", "PCM_24"),
+     ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", "MPEG_LAYER_III")],
+)  # fmt: skip
+def test_formats(format_: str, subtype: str) -> None:
+    audio = decoded(saved(tone(16_000, 0.5), 16_000, format_, subtype))
+    assert audio.duration_s == pytest.approx(0.5, abs=0.08)
+    assert len(audio.samples) == round(audio.duration_s * 16_000)
+    assert strongest_hertz(audio) == pytest.approx(440, abs=5)
+    assert np.abs(audio.samples).max() == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("format_", "codec"), [("mp4", "aac"), ("adts", "aac"), ("matroska", "aac"), ("mpegts", "aac")]
+)
+def test_aac_in_its_containers(format_: str, codec: str) -> None:
+    audio = decoded(encoded(tone(48_000, 0.5), 48_000, format_, codec))
+    assert audio.duration_s == pytest.approx(0.5, abs=0.08)
+    assert strongest_hertz(audio) == pytest.approx(440, abs=5)
+
+
+@pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 48_000, 96_000, 192_000])
+def test_rates_are_brought_to_16_khz(rate: int) -> None:
+    audio = decoded(saved(tone(rate, 0.5, 1000.0), rate))
+    assert len(audio.samples) == pytest.approx(8000, abs=1)
+    assert strongest_hertz(audio) == pytest.approx(1000, abs=4)
+    expected = tone(16_000, 0.5, 1000.0)[500:7500]
+    assert np.abs(audio.samples[500:7500] - expected).max() < 0.01
+
+
+def test_what_16_khz_cannot_hold_is_filtered_out_and_does_not_fold_back() -> None:
+    assert np.abs(decoded(saved(tone(48_000, 0.5, 12_000.0), 48_000)).samples[800:-800]).max() < 0.01
+
+
+@pytest.mark.parametrize("channels", [2, 3, 6])
+def test_channels_are_averaged(channels: int) -> None:
+    samples = np.stack([np.full(4000, (i + 1) / 10) for i in range(channels)], axis=1)
+    audio = decoded(saved(samples, 16_000, "WAVEX"))
+    assert audio.samples == pytest.approx(np.full(4000, samples[0].mean()), abs=1e-3)
+
+
+def test_opposite_channels_cancel() -> None:
+    left = tone(16_000, 0.2)
+    assert np.abs(decoded(saved(np.stack([left, -left], axis=1), 16_000, subtype="FLOAT")).samples).max() == 0
+
+
+@given(st.lists(st.floats(width=32), min_size=200, max_size=300), st.sampled_from([8_000, 16_000, 44_100]))
+@settings(deadline=None, max_examples=15)
+def test_samples_that_are_no_numbers_do_not_come_through(values: list[float], rate: int) -> None:
+    samples = np.array(values * 3, np.float32)
+    audio = decoded(saved(samples, rate, subtype="FLOAT"))
+    if rate == 16_000:
+        assert (audio.samples[~np.isfinite(samples)] == 0).all()
+
+
+@pytest.mark.parametrize("length", [0xFFFFFFFF, 0x7FFFFFFF, 0])
+def test_a_streamed_wav_is_as_long_as_its_data(length: int) -> None:
+    data = bytearray(saved(tone(16_000, 0.5), 16_000))
+    at = data.index(b"data") + 4
+    data[4:8] = data[at : at + 4] = struct.pack("<I", length)
+    audio = decoded(bytes(data), max_audio_s=None)
+    assert audio.duration_s == pytest.approx(0.5, abs=0.001)
+
+
+@pytest.mark.parametrize(("format_", "share"), [("WAV", 0.5), ("FLAC", 0.5), ("MP3", 0.5), ("OGG", 0.7)])
+def test_a_file_that_breaks_off_gives_what_is_there(format_: str, share: float) -> None:
+    rng = np.random.default_rng(4)
+    data = saved((rng.standard_normal(48_000) * 0.1).astype(np.float32), 16_000, format_)
+    audio = decoded(data[: int(len(data) * share)])
+    assert 0.4 < audio.duration_s < 2.9
+
+
+def test_garbage_in_the_middle_costs_only_itself() -> None:
+    data = bytearray(saved(tone(16_000, 3.0), 16_000, "MP3"))
+    data[len(data) // 2 : len(data) // 2 + 300] = b"\x55" * 300
+    assert decoded(bytes(data)).duration_s == pytest.approx(3.0, abs=0.4)
+
+
+def test_nothing_to_hear() -> None:
+    assert failure(saved(np.zeros(0, np.float32), 16_000)).type == "no_samples"
+    assert failure(b"ID3\x04\0\0\0\0\0\0" + bytes(500)).type in (
+        "no_samples",
+        "corrupt",
+        "no_audio_stream",
+        "truncated",
+    )
+
+
+@pytest.mark.parametrize(("samples", "heard"), [(1, False), (160, False), (161, True)])
+def test_the_shortest_sound(samples: int, heard: bool) -> None:
+    data = saved(np.full(samples, 0.1, np.float32), 16_000)
+    if heard:
+        assert len(decoded(data).samples) == samples
+    else:
+        assert failure(data).type == "too_short"
+
+
+def test_silence_is_a_sound() -> None:
+    assert decoded(saved(np.zeros(16_000, np.float32), 16_000)).duration_s == 1
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(2.0, 2.0), (2.9, 2.9), (3.5, 3.0), (20.0, 3.0)])
+def test_decoding_stops_a_second_after_the_limit(seconds: float, kept: float) -> None:
+    audio = decoded(saved(tone(8_000, seconds), 8_000), max_audio_s=2.0)
+    assert len(audio.samples) / 16_000 == pytest.approx(kept, abs=0.001)
+    assert audio.duration_s == pytest.approx(seconds, abs=0.01)
+
+
+def test_a_limit_does_not_make_a_streamed_wav_37_hours_long() -> None:
+    data = bytearray(saved(tone(8_000, 10.0), 8_000))
+    at = data.index(b"data") + 4
+    data[4:8] = data[at : at + 4] = b"\xff\xff\xff\xff"
+    assert decoded(bytes(data), max_audio_s=2.0).duration_s == pytest.approx(10.0, abs=0.1)
+
+
+def test_cover_art_is_no_video() -> None:
+    picture = io.BytesIO()
+    from PIL import Image as Pillow
+
+    Pillow.new("RGB", (32, 32)).save(picture, "PNG")
+    body = b"\0image/png\0\x03\0" + picture.getvalue()
+    size = len(body) + 10
+    tag = b"APIC" + len(body).to_bytes(4, "big") + b"\0\0" + body
+    synchsafe = bytes([(size >> shift) & 0x7F for shift in (21, 14, 7, 0)])
+    data = b"ID3\x03\0\0" + synchsafe + tag + saved(tone(16_000, 0.5), 16_000, "MP3")
+    sounds_and_videos = frozenset({Kind.AUDIO, Kind.VIDEO})
+    assert isinstance(load(Media("", data), sounds_and_videos, MediaOptions()), Audio)
+    with pytest.raises(DecodeError, match="no video stream"):
+        load(Media("", data, Kind.VIDEO), sounds_and_videos, MediaOptions())
+
+
+def test_an_image_is_no_sound() -> None:
+    assert failure(b"GIF89a" + bytes(50)).type == "wrong_kind"
+    assert failure(b"GIF89a" + bytes(50), Kind.AUDIO).type == "wrong_kind"
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    data = saved(tone(16_000, 0.5), 16_000, "MP3")
+    decoded(data[:-100])
+    failure(b"\xff\xfb\x90\0" + bytes(400))
+    assert capfd.readouterr() == ("", "")
