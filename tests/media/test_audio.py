@@ -112,10 +112,10 @@ def test_opposite_channels_cancel() -> None:
     assert np.abs(decoded(saved(np.stack([left, -left], axis=1), 16_000, subtype="FLOAT")).samples).max() == 0
 
 
-@given(st.lists(st.floats(width=32), min_size=200, max_size=300), st.sampled_from([8_000, 16_000, 44_100]))
+@given(st.lists(st.floats(width=32), min_size=1, max_size=20), st.sampled_from([8_000, 16_000, 44_100]))
 @settings(deadline=None, max_examples=15)
 def test_samples_that_are_no_numbers_do_not_come_through(values: list[float], rate: int) -> None:
-    samples = np.array(values * 3, np.float32)
+    samples = np.resize(np.array(values, np.float32), 900)
     audio = decoded(saved(samples, rate, subtype="FLOAT"))
     if rate == 16_000:
         assert (audio.samples[~np.isfinite(samples)] == 0).all()
