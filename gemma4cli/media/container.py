@@ -15,13 +15,12 @@ import av.error
 
 from gemma4cli.errors import DecodeError
 
-av.logging.set_level(av.logging.PANIC)
+av.logging.set_level(None)  # its log through Python can lock up threads that decode at once
 
 _FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "ogg", "avi", "flv", "asf", "mpeg", "mpegts", "mxf", "rm",
     "wav", "w64", "mp3", "flac", "aac", "ac3", "eac3", "aiff", "au", "caf", "amr", "amrnb", "amrwb", "ape", "wv", "tta",
 )  # fmt: skip
-_MISSING_INDEX = "moov atom not found"
 
 
 @contextmanager
@@ -36,15 +35,15 @@ def open_container(file: BinaryIO, name: str) -> Iterator[Any]:
             metadata_errors="ignore",
             options={"format_whitelist": ",".join(_FORMATS), "protocol_whitelist": ""},
             io_open=_refuse,
+            buffer_size=1 << 18,
         ) as container:
             yield container
     except av.error.FFmpegError as error:
-        text = (error.log[2] if error.log else "") or error.strerror or str(error)
-        if _MISSING_INDEX in text or _lacks_index(file, error):
+        if _lacks_index(file, error):
             raise DecodeError("truncated", f"this {name} is cut off: its index (moov atom) is missing") from error
         if isinstance(error, av.error.EOFError):
             raise DecodeError("truncated", f"this {name} ends before its first sample") from error
-        raise DecodeError("corrupt", f"this {name} cannot be read: {error.strerror or text}") from error
+        raise DecodeError("corrupt", f"this {name} cannot be read: {error.strerror}") from error
     except (ValueError, OverflowError, UnicodeError) as error:
         raise DecodeError("corrupt", f"this {name} cannot be read: {error}") from error
 

@@ -6,7 +6,9 @@ that is settled here, once, for every format.
 
 from __future__ import annotations
 
+import functools
 import logging
+import re
 import struct
 import warnings
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from gemma4cli.media.decoded import Image
 from gemma4cli.media.options import MediaOptions
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its readers' remarks go to stderr
+_QUIET = ("ignore", None, Warning, re.compile(r"PIL\."), 0)  # an entry of warnings.filters
 
 # What sniffing lets through, and no more: Pillow also has readers that start other programs.
 _FORMATS = (
@@ -70,9 +73,7 @@ def decode_image(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -
 def open_picture(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -> Pillow.Image:
     """Reads a picture's header and refuses it when it promises more than `options.max_pixels`."""
     if heif:
-        import pillow_heif
-
-        pillow_heif.register_heif_opener(thumbnails=False)
+        _add_heif()
     Pillow.MAX_IMAGE_PIXELS = options.max_pixels  # for pictures within pictures, which only Pillow sees
     picture = Pillow.open(file, formats=("HEIF",) if heif else _FORMATS)
     width, height = picture.size
@@ -85,13 +86,21 @@ def open_picture(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -
     return picture
 
 
+@functools.cache
+def _add_heif() -> None:
+    import pillow_heif
+
+    pillow_heif.register_heif_opener(thumbnails=False)
+
+
 @contextmanager
 def reading() -> Iterator[None]:
     """Makes whatever Pillow's readers raise on broken bytes a DecodeError, and keeps their warnings quiet."""
+    if _QUIET not in warnings.filters:
+        # For good: catch_warnings would undo what other threads do meanwhile.
+        warnings.filterwarnings("ignore", module=_QUIET[3].pattern)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     except Pillow.DecompressionBombError as error:
         raise DecodeError("too_large", f"{error}; --max-pixels raises the limit") from error
     except UnidentifiedImageError as error:
