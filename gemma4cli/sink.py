@@ -23,7 +23,7 @@ from gemma4cli.outputs import Format, Output
 from gemma4cli.parts import Part
 from gemma4cli.records import Row
 from gemma4cli.schema import carried_names, output_schema
-from gemma4cli.tables import nbytes, python_values, record_of, table_of
+from gemma4cli.tables import has_times, nbytes, python_values, record_of, table_of
 
 PART_ROWS = 5_000
 PART_BYTES = 64 << 20
@@ -202,11 +202,15 @@ class StreamSink(Sink):
     def __init__(self, stream: BinaryIO, columns: pa.Schema) -> None:
         self._stream = stream
         self._names = carried_names(columns)
+        self._times = {self._names[field.name]: field.type for field in columns if has_times(field.type)}
         self._waiting: list[tuple[int, bytes]] = []
         self._next = 0
 
     def write(self, row: Row) -> None:
-        heapq.heappush(self._waiting, (row.row_index, _line(record_of(row, self._names))))
+        record = record_of(row, self._names)
+        for name, kind in self._times.items():
+            record[name] = pa.scalar(record[name], kind)  # times may come as integers
+        heapq.heappush(self._waiting, (row.row_index, _line(record)))
         if row.row_index == self._next:
             self._emit(in_order=True)
 

@@ -55,10 +55,17 @@ def _plain(value: Any) -> Any:
 
 def _of_scalar(scalar: pa.Scalar) -> Any:
     """An Arrow scalar, which stands where Python has no exact type: times in nanoseconds, the year 10000."""
+    if not scalar.is_valid:
+        return None
     if pa.types.is_temporal(scalar.type):
-        return str(scalar.cast(pa.string()))
+        try:
+            if scalar.type != pa.time64("ns"):  # which Python's times would cut to microseconds
+                return _plain(scalar.as_py())
+        except (ValueError, OverflowError):  # the year 10000
+            pass
+        return str(scalar.cast(pa.string())).replace(" ", "T")
     if pa.types.is_struct(scalar.type):
         return {field.name: _of_scalar(scalar[i]) for i, field in enumerate(scalar.type)}
     if pa.types.is_nested(scalar.type):
-        return None if not scalar.is_valid else [_of_scalar(part) for part in scalar.values]
-    return scalar.as_py()
+        return [_of_scalar(part) for part in scalar.values]
+    return _finite(scalar.as_py())

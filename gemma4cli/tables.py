@@ -47,7 +47,7 @@ def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
 
     Text that is not UTF-8 comes with its bytes as lone surrogates, as Python's file names have them.
     """
-    if not _is_inexact(array.type):
+    if not is_inexact(array.type):
         try:
             return list(array.to_pylist())
         except UnicodeDecodeError:
@@ -59,8 +59,14 @@ def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
     return [scalar if scalar.is_valid else None for scalar in array]
 
 
-def _is_inexact(kind: pa.DataType) -> bool:
-    return kind == pa.time64("ns") or any(_is_inexact(kind.field(i).type) for i in range(kind.num_fields))
+def has_times(kind: pa.DataType) -> bool:
+    """Whether a type is one of times, or holds some."""
+    return pa.types.is_temporal(kind) or any(has_times(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def is_inexact(kind: pa.DataType) -> bool:
+    """Whether a type holds nanoseconds of a day, which Python's times do not."""
+    return kind == pa.time64("ns") or any(is_inexact(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _array(values: Sequence[Any], field: pa.Field, rows: Sequence[Row]) -> pa.Array | pa.ChunkedArray:

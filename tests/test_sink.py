@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import datetime
 import errno
 import io
 import json
@@ -345,6 +346,27 @@ def test_standard_output_is_in_input_order_as_soon_as_it_can_be() -> None:
     records = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [record["row_index"] for record in records] == [0, 1, 2, 3, 5]
     assert records[0]["input_id"] == "their 0"
+
+
+def test_times_are_iso_8601_in_lines_of_json(tmp_path: Path) -> None:
+    kinds = {"us": pa.timestamp("us", "UTC"), "far": pa.timestamp("s"), "s": pa.struct({"t": pa.time64("ns")})}
+    columns = pa.schema({**kinds, "days": pa.list_(pa.date32()), "none": pa.timestamp("ns")})
+    extra = {"us": datetime.datetime(2020, 1, 2, tzinfo=datetime.UTC), "far": 253_402_300_800, "s": {"t": 1}}
+    extra |= {"days": [datetime.date(2020, 1, 2)], "none": None}
+    stream = io.BytesIO()
+    for output in ("-", str(tmp_path / "x.jsonl")):
+        with Sink.open(output, "caption", columns, {}, stdout=stream) as sink:
+            sink.write(row(0, **extra))
+            sink.finish({})
+    assert stream.getvalue() == (tmp_path / "x.jsonl").read_bytes()
+    record = json.loads(stream.getvalue())
+    assert {name: record[name] for name in columns.names} == {
+        "us": "2020-01-02T00:00:00+00:00",
+        "far": "10000-01-01T00:00:00",
+        "s": {"t": "00:00:00.000000001"},
+        "days": ["2020-01-02"],
+        "none": None,
+    }
 
 
 def test_standard_output_shows_what_is_done_when_the_job_fails() -> None:

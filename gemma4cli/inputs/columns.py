@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -109,7 +110,10 @@ def hf_features(schema: pa.Schema) -> Mapping[str, Any]:
 
 
 def _usual(schema: pa.Schema, features: Mapping[str, Any], kinds: frozenset[Kind]) -> Iterable[MediaColumn]:
-    """Columns described as media; else those called after a kind, one of each; else the first called like a file."""
+    """Columns described as media; else those called after a kind, one of each; else one called like a file.
+
+    Failing all that, a column of {bytes, path} structs, which is how `datasets` stores media.
+    """
     if not kinds:
         return []
     described = [(name, kind) for name in schema.names if (kind := _described(features.get(name))) is not None]
@@ -125,7 +129,9 @@ def _usual(schema: pa.Schema, features: Mapping[str, Any], kinds: frozenset[Kind
             order = {name: i for i, name in enumerate(schema.names)}
             fitting.sort(key=lambda pair: order[pair[0]])
             return [MediaColumn(name, (name,), kind, _many(schema, (name,))) for name, kind in fitting]
-    neutral = next((lower[name] for name in _NEUTRAL if name in lower), None)
+    named = (lower[name] for name in _NEUTRAL if name in lower)
+    embedded = (f.name for f in schema if pa.types.is_struct(f.type) and {"bytes", "path"} <= {g.name for g in f.type})
+    neutral = next(chain(named, embedded), None)
     return [] if neutral is None else [MediaColumn(neutral, (neutral,), None, _many(schema, (neutral,)))]
 
 

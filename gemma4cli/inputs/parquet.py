@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from gemma4cli.errors import ParseError, UsageError
 from gemma4cli.escaping import printable
-from gemma4cli.tables import python_values
+from gemma4cli.tables import is_inexact, python_values
 
 _BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 4096
@@ -51,9 +51,10 @@ def describe(paths: list[Path]) -> tuple[pa.Schema, list[int]]:
 def records(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any] | ParseError]:
     """One row after the other as Python values, `schema`'s columns; a row group that is damaged gives errors.
 
-    Values that Python has no exact type for (nanoseconds of a day, years after 9999) stay Arrow scalars.
+    Times that Python has no exact type for (nanoseconds of a day, years after 9999) come as Arrow stores them, as
+    integers: these fit the column's type again, and travel between processes.
     """
-    with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
+    with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
         names = [name for name in schema.names if name in file.schema_arrow.names]
         fields = [schema.field(name) for name in names]
         for group in range(file.num_row_groups):
@@ -105,12 +106,32 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _values(array: pa.Array) -> list[Any]:
+    if is_inexact(array.type):
+        array = array.cast(_with_integers(array.type))
     values = python_values(array)
+    if any(isinstance(value, pa.Scalar) for value in values):
+        values = python_values(array.cast(_with_integers(array.type)))
     if _has_map(array.type):
         return [_without_maps(value, array.type) for value in values]
     if isinstance(array.type, pa.UuidType):
         return [None if value is None else str(value) for value in values]
     return values
+
+
+def _with_integers(kind: pa.DataType) -> pa.DataType:
+    """The type with integers in the place of times: what Arrow stores, and takes back as the same times."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_with_integers(field.type)) for field in kind])
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_with_integers(kind.value_type), kind.list_size)
+    if types.is_large_list(kind):
+        return pa.large_list(_with_integers(kind.value_type))
+    if types.is_list(kind):
+        return pa.list_(_with_integers(kind.value_type))
+    if types.is_temporal(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    return kind
 
 
 def _has_map(kind: pa.DataType) -> bool:

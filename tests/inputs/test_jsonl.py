@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemma4cli.errors import UsageError
 from gemma4cli.inputs import InputOptions, Inputs, open_inputs
@@ -269,3 +271,28 @@ def test_a_file_that_grows_while_it_is_read_keeps_its_total(tmp_path: Path) -> N
 )
 def test_files_that_are_not_lines_of_json_are_refused(tmp_path: Path, data: bytes, word: str) -> None:
     assert word in str(refusal(tmp_path, data))
+
+
+CELLS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**54), 2**54)
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text("ab"),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.lists(st.dictionaries(st.sampled_from("abc"), CELLS, max_size=2), max_size=2), max_size=4))
+def test_every_value_fits_the_type_learnt_from_all_chunks(chunks: list[list[dict[str, Any]]]) -> None:
+    types = ColumnTypes()
+    for chunk in chunks:
+        types.add(chunk)
+    schema, as_json = types.schema()
+    assert set(schema.names) == {name for chunk in chunks for record in chunk for name in record}
+    for field in schema:
+        if field.name not in as_json:
+            pa.array([record.get(field.name) for chunk in chunks for record in chunk], field.type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def test_types_and_values_come_through_unchanged(tmp_path: Path) -> None:
     columns, items = read(write(tmp_path / "rows.parquet", table))
     stored = pq.read_table(tmp_path / "rows.parquet").drop_columns(["path"])
     assert columns == stored.schema.remove_metadata()
+    items = pickle.loads(pickle.dumps(items))
     for field in columns:
         again = pa.array([item.extra[field.name] for item in items], field.type)
         assert again.equals(stored[field.name].combine_chunks()), field.name
@@ -104,6 +106,13 @@ def test_plain_bytes_and_lists_of_structs(tmp_path: Path) -> None:
         (Kind.VIDEO, b"1"),
         (Kind.VIDEO, None),
     ]
+
+
+def test_structs_of_bytes_and_path_are_media_whatever_their_name(tmp_path: Path) -> None:
+    table = pa.table({"x": [1], "scan": pa.array([{"bytes": b"png", "path": "a.png"}])})
+    columns, (item,) = read(write(tmp_path / "rows.parquet", table))
+    assert columns.names == ["x"]
+    assert (item.media[0].kind, item.media[0].data, item.source) == (None, b"png", "a.png")
 
 
 def test_folder_of_parts(tmp_path: Path) -> None:
