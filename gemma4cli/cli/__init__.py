@@ -7,6 +7,7 @@ import typer
 from gemma4cli import __version__
 from gemma4cli.cli.annotate import annotate
 from gemma4cli.cli.caption import caption
+from gemma4cli.cli.demo import demo
 from gemma4cli.cli.doctor import doctor
 from gemma4cli.cli.transcribe import transcribe
 
@@ -46,6 +47,7 @@ def _gemma4(
 app.command()(caption)
 app.command()(transcribe)
 app.command()(annotate)
+app.command()(demo)
 app.command()(doctor)
 
 

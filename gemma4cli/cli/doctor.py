@@ -20,22 +20,24 @@ def doctor(
       gemma4 doctor
       gemma4 doctor --model 31B
     """
+    from rich.console import Console
+
     from gemma4cli import checks
-    from gemma4cli.cli._output import console, noise_to
+    from gemma4cli.cli._output import noise_to
 
     marks = {
         checks.State.OK: "[green]ok  [/]",
         checks.State.WARN: "[yellow]warn[/]",
         checks.State.BAD: "[red]bad [/]",
     }
-    bad = False
+    report, bad = Console(highlight=False), False
     for check in checks.CHECKS:
         with noise_to(None):
             found = list(check(model))
         for finding in found:
-            console().print(f"{marks[finding.state]}  [bold]{finding.subject}[/]  ", end="")
-            console().print(finding.message, markup=False, highlight=False, soft_wrap=True)
+            report.print(f"{marks[finding.state]}  [bold]{finding.subject}[/]  ", end="")
+            report.print(finding.message, markup=False, soft_wrap=True)
             if finding.advice:
-                console().print(f"        {finding.advice}", markup=False, highlight=False, soft_wrap=True)
+                report.print(f"        {finding.advice}", markup=False, soft_wrap=True)
             bad = bad or finding.state is checks.State.BAD
     return 1 if bad else 0

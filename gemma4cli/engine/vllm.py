@@ -255,7 +255,7 @@ class VllmEngine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._llm is not None:
-            self._llm.shutdown()
+            self._llm.shutdown(timeout=20)  # by default it kills what is about to end by itself
             self._llm = None  # its destructor would run again when the interpreter is half gone
 
     def _on_loop(self, coroutine: Any) -> Future[None]:

@@ -1,0 +1,78 @@
+"""Sample media with known answers, for `gemma4 demo`: drawn scenes, a film of them, and recorded digits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from gemma4cli import config
+from gemma4cli.records import Kind
+from gemma4cli.tiny import CLIPS, films, scenes
+
+SCENES = (11, 23, 42)
+FILMS = (7, 19)
+RECORDINGS = 3
+FPS = 8
+
+
+def write(folder: Path) -> Path:
+    """Draws and copies the media into `folder`, and returns the manifest that asks about them.
+
+    Each line holds `id`, `path`, `task`, `prompt` and `expected`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = folder / "rows.jsonl"
+    with manifest.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in _rows(folder))
+    return manifest
+
+
+def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+    caption = config.build("caption", config.Overrides()).prompts.by_kind
+    speech = config.build("transcribe", config.Overrides()).prompts.by_kind[Kind.AUDIO]
+    for seed in SCENES:
+        path = folder / f"scene-{seed}.png"
+        scene = scenes.random_scene(seed, count=2)
+        scenes.draw(scene).save(path)
+        yield _row(path, "caption", caption[Kind.IMAGE], scene.caption)
+    thing = scene.things[0]
+    yield _row(path, "annotate", f"What colour is the {thing.shape}?", thing.colour)
+    for seed in FILMS:
+        path = folder / f"film-{seed}.mp4"
+        film = films.random_film(seed)
+        write_video(path, film)
+        yield _row(path, "caption", caption[Kind.VIDEO], film.caption)
+    for clip in clips()[:RECORDINGS]:
+        path = folder / clip["file"]
+        shutil.copyfile(CLIPS / clip["file"], path)
+        yield _row(path, "transcribe", speech, clip["transcript"])
+
+
+def _row(path: Path, task: str, prompt: str, expected: str) -> dict[str, Any]:
+    return {"id": path.name, "path": path.name, "task": task, "prompt": prompt, "expected": expected}
+
+
+def clips() -> list[dict[str, Any]]:
+    """The recordings that come with the package: `file` and `transcript` of each."""
+    with (CLIPS / "clips.jsonl").open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def write_video(path: Path, film: films.Film, fps: int = FPS) -> None:
+    """Encodes a film as H.264, near enough to lossless for colours to keep their names."""
+    import av
+
+    frames = film.frames(fps)
+    _, height, width, _ = frames.shape
+    with av.open(path, "w") as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps), options={"crf": "12"})
+        stream.width, stream.height = width - width % 2, height - height % 2
+        stream.pix_fmt = "yuv420p"
+        for pixels in frames:
+            cropped = pixels[: stream.height, : stream.width]
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(cropped, format="rgb24")))
+        container.mux(stream.encode())

@@ -1,0 +1,75 @@
+"""Fixtures that all tests share: the installed command, and small media made on the spot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def gemma4(tmp_path: Path) -> Run:
+    """Runs the installed `gemma4` in a temporary folder, with an empty home and no network to look to."""
+    command = Path(sys.executable).with_name("gemma4")
+    home = tmp_path / ".home"
+    home.mkdir()
+
+    def run(
+        *arguments: str | Path,
+        stdin: str | None = None,
+        env: Mapping[str, str] = {},
+        cwd: Path = tmp_path,
+        timeout: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [command, *map(str, arguments)],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            timeout=timeout,
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(home),
+                "HF_ENDPOINT": "http://127.0.0.1:9",
+                "COLUMNS": "80",
+                **env,
+            },
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of three images of one colour each, one of them in a folder below, and a text file."""
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("photos")
+    (folder / "more").mkdir()
+    for name, size, colour in [
+        ("a.jpg", (64, 48), "red"),
+        ("b.png", (48, 64), "green"),
+        ("more/c.webp", (80, 80), "blue"),
+    ]:
+        Image.new("RGB", size, colour).save(folder / name)
+    (folder / "notes.txt").write_text("not a picture")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One second of a tone, 16 kHz mono."""
+    import soundfile
+
+    path = tmp_path_factory.mktemp("clips") / "tone.wav"
+    soundfile.write(path, 0.3 * np.sin(np.arange(16_000) * 2 * np.pi * 440 / 16_000), 16_000)
+    return path

@@ -1,0 +1,111 @@
+"""Real vLLM on the CPU, through the installed command: one engine start for each test, so each does a lot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from gemma4cli import demo
+from gemma4cli.tiny import CLIPS, films, scenes
+
+pytestmark = pytest.mark.vllm
+STARTED = 400  # seconds for a run with a start of the engine, on two slow cores
+
+
+def by_id(path: Path) -> dict[str, dict]:
+    return {row["id"]: row for row in pq.read_table(path).to_pylist()}
+
+
+def test_caption_describes_pictures_and_films_and_goes_on_past_what_is_broken(gemma4, tmp_path: Path) -> None:
+    folder = tmp_path / "media"
+    folder.mkdir()
+    scene, film = scenes.random_scene(3, count=2), films.random_film(5)
+    scenes.draw(scene).save(folder / "scene.png")
+    demo.write_video(folder / "film.mp4", film)
+    (folder / "cut.png").write_bytes((folder / "scene.png").read_bytes()[:300])
+    done = gemma4("caption", folder, "--model", "tiny", "--temperature", "0", "-o", "out.parquet", timeout=STARTED)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == ""
+    found = by_id(tmp_path / "out.parquet")
+    assert found["scene.png"]["text"] == scene.caption
+    assert found["film.mp4"]["text"] == film.caption
+    assert (found["cut.png"]["status"], found["cut.png"]["error_stage"]) == ("failed", "decode")
+    assert found["film.mp4"]["video_tokens"] > found["film.mp4"]["frames"]
+    assert found["scene.png"]["finish_reason"] == "stop"
+    assert found["scene.png"]["generate_ms"] > 0
+    assert "Traceback" not in done.stderr
+    assert "vllm" not in done.stderr.lower()
+
+
+def test_transcribe_writes_down_digits_to_standard_output_and_nothing_else_there(gemma4) -> None:
+    clips = demo.clips()[:4]
+    paths = "".join(f"{CLIPS / clip['file']}\n" for clip in clips)
+    done = gemma4(
+        "transcribe", "-", "--model", "tiny", "--language", "English", "-o", "-", stdin=paths, timeout=STARTED
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["text"] for row in rows] == [clip["transcript"] for clip in clips]
+    assert all(row["audio_tokens"] > 0 for row in rows)
+
+
+def test_annotate_answers_each_row_of_a_mixed_manifest_and_fails_what_does_not_fit(gemma4, tmp_path: Path) -> None:
+    scene = scenes.random_scene(3, count=2)
+    scenes.draw(scene).save(tmp_path / "scene.png")
+    clip = demo.clips()[0]
+    first = scene.things[0]
+    rows = [
+        {"id": "colour", "image": "scene.png", "q": f"What colour is the {first.shape}?"},
+        {"id": "both", "image": "scene.png", "audio": str(CLIPS / clip["file"]), "q": "How many shapes are there?"},
+        {"id": "long", "image": "scene.png", "q": "why " * 9000},
+        {"id": "command", "image": "scene.png", "q": "What is <|image|> this?"},
+        {"id": "gone", "image": "missing.png", "q": "What?"},
+        {"id": "none", "q": "What?"},
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = gemma4(
+        "annotate", "rows.jsonl", "--prompt-column", "q", "--model", "tiny", "--temperature", "0", timeout=STARTED
+    )
+    assert done.returncode == 3, done.stderr
+    found = by_id(tmp_path / "gemma4-annotate" / "data")
+    assert found["colour"]["text"] == first.colour
+    assert found["both"]["status"] == "ok"
+    assert found["both"]["image_tokens"] > 0
+    assert found["both"]["audio_tokens"] > 0
+    stages = {
+        name: (found[name]["error_stage"], found[name]["error_type"]) for name in ("long", "command", "gone", "none")
+    }
+    assert stages == {
+        "long": ("render", "prompt_too_long"),
+        "command": ("render", "control_token"),
+        "gone": ("fetch", "not_found"),
+        "none": ("parse", "no_media"),
+    }
+    summary = json.loads((tmp_path / "gemma4-annotate" / ".gemma4cli" / "summary.json").read_text())
+    assert summary["engine"]["vllm"].startswith("0.32")
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("model=other", "--engine-arg model is not yours to set"),
+        ("max_num_sequences=3", "Did you mean max_num_seqs?"),
+        ("max_num_batched_tokens=1024", "is too small"),
+        ("kv_cache_dtype=float3", "vLLM refuses these settings"),
+    ],
+)
+def test_engine_arguments_are_refused_by_name(gemma4, photos: Path, argument: str, said: str) -> None:
+    done = gemma4("caption", photos, "--model", "tiny", "--engine-arg", argument, timeout=STARTED)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_finds_nothing_wrong_here(gemma4) -> None:
+    done = gemma4("doctor", "--model", "tiny", timeout=STARTED)
+    assert done.returncode == 0, done.stderr
+    for subject in ("gemma4", "packages", "cpu", "memory", "disk", "accelerator", "vllm", "codecs", "model tiny"):
+        assert subject in done.stdout
