@@ -16,7 +16,10 @@ from concurrent.futures import Future
 from importlib.metadata import version
 from typing import Any
 
-from gemma4cli import resources
+import numpy as np
+from PIL import Image as PILImage
+
+from gemma4cli import gemma, resources
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Deliver, EngineInput, Request
 from gemma4cli.errors import EngineError, ModelError, RenderError, UsageError
@@ -134,8 +137,6 @@ class VllmEngine:
 
     def _prompt(self, request: Request) -> dict[str, Any]:
         """The chat template's text with its media, as vLLM's renderer takes them."""
-        from PIL import Image as PILImage
-
         from gemma4cli.media.decoded import Audio, Image, Video
 
         content: list[dict[str, str]] = []
@@ -149,7 +150,7 @@ class VllmEngine:
                     continue
                 case Image():
                     # As PIL: an array with a side of 1 or 3 pixels would be read as channels first.
-                    kind, datum = "image", PILImage.fromarray(part.pixels)
+                    kind, datum = "image", _countable(PILImage.fromarray(part.pixels), request.max_soft_tokens)
                 case Audio():
                     kind, datum = "audio", part.samples
                 case Video():
@@ -162,7 +163,8 @@ class VllmEngine:
                         "video_backend": "pyav",
                         "do_sample_frames": False,
                     }
-                    kind, datum = "video", (part.frames, metadata)
+                    shown = (_countable(PILImage.fromarray(frame), gemma.VIDEO_BUDGET) for frame in part.frames)
+                    kind, datum = "video", (np.stack([np.asarray(frame) for frame in shown]), metadata)
             content.append({"type": kind})
             media.setdefault(kind, []).append(datum)
         messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
@@ -314,6 +316,16 @@ def _settings(config: RunConfig, model: Model, platform: Any) -> dict[str, Any]:
             f"One video takes {MOST_ITEM_TOKENS} tokens, and an item must fit a batch.",
         )
     return settings
+
+
+def _countable(picture: PILImage.Image, budget: int) -> PILImage.Image:
+    """A picture for which vLLM counts as many placeholders as the processor makes tokens.
+
+    For strips whose sides are as 1 to the budget it counts one too few, and the engine would die of it.
+    """
+    if gemma.engine_agrees(*picture.size, budget):
+        return picture
+    return picture.resize(gemma.image_size(*picture.size, budget), PILImage.Resampling.BICUBIC)
 
 
 def _generation(row_index: int, output: Any) -> Generation:
