@@ -53,11 +53,15 @@ class Media:
     location: absolute path, or a file:, data:, http: or https: URI; empty when only `data` is given.
     data: the bytes themselves, when the manifest carries them; they win over `location`.
     kind: what the input says it is (the column's name, the task); None lets the content decide.
+    start_s, end_s: the part of its sound that is meant, in seconds from its first sample; None is its own start or
+        end. Pictures and frames are not cut by them.
     """
 
     location: str
     data: bytes | None = None
     kind: Kind | None = None
+    start_s: float | None = None
+    end_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

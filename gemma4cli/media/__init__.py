@@ -37,7 +37,7 @@ def load(media: Media, kinds: frozenset[Kind], options: MediaOptions) -> Image |
         content = sniff(file)
         if content.kind is Kind.IMAGE:
             return _load_image(file, content, media.kind, kinds, options)
-        return _load_stream(file, content, media.kind, kinds, options)
+        return _load_stream(file, content, media, kinds, options)
 
 
 def _load_image(
@@ -59,10 +59,11 @@ def _load_image(
 
 
 def _load_stream(
-    file: BinaryIO, content: Content, asked: Kind | None, kinds: frozenset[Kind], options: MediaOptions
+    file: BinaryIO, content: Content, media: Media, kinds: frozenset[Kind], options: MediaOptions
 ) -> Audio | Video:
     from gemma4cli.media.container import open_container, video_stream
 
+    asked = media.kind
     if asked is Kind.IMAGE:
         raise DecodeError("wrong_kind", f"this is {content.name}, where an image is needed")
     with open_container(file, content.name) as container:
@@ -79,7 +80,7 @@ def _load_stream(
             raise DecodeError("wrong_kind", f"this is {_A[found]} ({content.name}), where {_listed(kinds)} is needed")
         from gemma4cli.media.audio import decode_audio
 
-        return decode_audio(container, options)
+        return decode_audio(container, options, media.start_s, media.end_s)
 
 
 def _listed(kinds: frozenset[Kind]) -> str:

@@ -1,8 +1,11 @@
-"""The sound of a file as 16 kHz mono samples."""
+"""The sound of a file as 16 kHz mono samples: all of it, a span, or piece by piece."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
+from itertools import chain
+from math import ceil, gcd
 from typing import Any
 
 import av
@@ -13,49 +16,172 @@ from numpy.typing import NDArray
 
 from gemma4cli.errors import DecodeError
 from gemma4cli.gemma import AUDIO_RATE, MIN_AUDIO_SAMPLES
+from gemma4cli.media.container import open_container
 from gemma4cli.media.decoded import Audio
+from gemma4cli.media.fetch import fetch
 from gemma4cli.media.options import MediaOptions
+from gemma4cli.media.sniff import sniff
 from gemma4cli.media.timeline import packets
+from gemma4cli.records import Kind, Media
 
 _EXTRA_S = 1.0  # decoded past the limit, so that the caller sees that the sound goes on
 _CHUNK = 1 << 16  # source samples that are resampled at once
 _LOUDEST = 1e6
 _FULL_SCALE = {"u1": 128.0, "i2": 32768.0, "i4": 2147483648.0, "i8": 9223372036854775808.0}
 
+# Containers whose timestamps are exact after a jump. In the others, a span is reached by decoding up to it.
+_EXACT = frozenset({"flac", "mp3", "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "ogg"})
+_EXACT_PCM = frozenset({"wav", "w64", "aiff", "caf"})  # with blocks of ADPCM they are not
+_PREROLL_S = 1.5  # decoded before a span: codecs build on what came before
+_SETTLE_S = 0.25  # resampled before a span: the filter needs a past
+_SEEK_FROM_S = 5.0  # a span that begins sooner is reached without a jump
+_ROUNDING_S = 0.0011  # Matroska rounds times to the millisecond
+_GAP_S, _LONGEST_GAP_S = 0.01, 600.0  # a jump in the timestamps by this much is silence; by more, a mistake
 
-def decode_audio(container: Any, options: MediaOptions) -> Audio:
+Sound = Iterator[tuple[int, NDArray[np.float32]]]  # (rate, samples) piece by piece
+
+
+def decode_audio(
+    container: Any, options: MediaOptions, start_s: float | None = None, end_s: float | None = None
+) -> Audio:
     """Decodes the first audio stream of an open container: channels averaged, then resampled.
 
     Broken packets are passed over; a header's length is never believed. Samples that are not finite become 0.
+    With a span, the samples are those that a whole decode has there, and `duration_s` is their length.
     Raises DecodeError with a type of `no_audio_stream`, `unsupported_codec`, `no_samples` or `too_short`.
     """
-    stream = next(iter(container.streams.audio), None)
-    if stream is None:
-        raise DecodeError("no_audio_stream", "the file has no sound track")
+    stream = _stream(container)
     limit = None if options.max_audio_s is None else int((options.max_audio_s + _EXTRA_S) * AUDIO_RATE)
     parts: list[NDArray[np.float32]] = []
     count = 0
-    for part in _resampled(_mono(container, stream)):
+    for part in _span(container, stream, start_s, end_s):
         parts.append(part)
         count += len(part)
         if limit is not None and count > limit:
             break
-    samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
-    if not len(samples):
+    _refuse_short(count, start_s)
+    duration_s = count / AUDIO_RATE
+    if limit is not None and count > limit and start_s is None and end_s is None:
+        duration_s = max(duration_s, _declared_s(container, stream))
+    return Audio(np.concatenate(parts)[:limit], duration_s)
+
+
+def stream_audio(media: Media, options: MediaOptions) -> Iterator[NDArray[np.float32]]:
+    """The samples of a medium's sound, or of its span, piece by piece: however long it is, little is in memory.
+
+    `options.max_audio_s` does not count here. Raises FetchError, and what `load` and `decode_audio` raise.
+    """
+    with fetch(media, options) as file:
+        content = sniff(file)
+        if content.kind is Kind.IMAGE:
+            raise DecodeError("wrong_kind", f"this is {content.name}, an image, where a sound is needed")
+        with open_container(file, content.name) as container:
+            count = 0
+            for part in _span(container, _stream(container), media.start_s, media.end_s):
+                count += len(part)
+                yield part
+            _refuse_short(count, media.start_s)
+
+
+def _refuse_short(count: int, start_s: float | None) -> None:
+    if not count and start_s:
+        raise DecodeError("no_samples", f"the sound track ends before {start_s:g} s")
+    if not count:
         raise DecodeError("no_samples", "the sound track holds no samples that can be decoded")
-    if len(samples) < MIN_AUDIO_SAMPLES:
+    if count < MIN_AUDIO_SAMPLES:
         raise DecodeError(
-            "too_short", f"{len(samples) / AUDIO_RATE * 1000:.1f} ms of sound; the model hears nothing under 10.1 ms"
+            "too_short", f"{count / AUDIO_RATE * 1000:.1f} ms of sound; the model hears nothing under 10.1 ms"
         )
-    duration_s = len(samples) / AUDIO_RATE
-    if limit is not None and len(samples) > limit:
-        return Audio(samples[:limit], max(duration_s, _declared_s(container, stream)))
-    return Audio(samples, duration_s)
 
 
-def _mono(container: Any, stream: Any) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Decoded sound as (rate, samples), the mean of the channels."""
-    for frame in _frames(container, stream):
+def _stream(container: Any) -> Any:
+    stream = next(iter(container.streams.audio), None)
+    if stream is None:
+        raise DecodeError("no_audio_stream", "the file has no sound track")
+    try:
+        if stream.codec_context is None:
+            raise ValueError
+    except ValueError as error:
+        raise DecodeError("unsupported_codec", "the sound track's codec is not known here") from error
+    return stream
+
+
+def _span(container: Any, stream: Any, start_s: float | None, end_s: float | None) -> Iterator[NDArray[np.float32]]:
+    """16 kHz samples of the span in pieces; decoding stops where the span does."""
+    start = max(0, round((start_s or 0) * AUDIO_RATE))
+    end = None if end_s is None else round(end_s * AUDIO_RATE)
+    at, sound = _near(container, stream, start / AUDIO_RATE)
+    for part in _resampled(sound):
+        if end is not None and at >= end:
+            return
+        kept = part[max(0, start - at) : None if end is None else end - at]
+        at += len(part)
+        if len(kept):
+            yield kept
+
+
+def _near(container: Any, stream: Any, start_s: float) -> tuple[int, Sound]:
+    """Sound from a point before `start_s` on, and that point in samples of 16 kHz."""
+    frames = _frames(container, stream)
+    if start_s < _SEEK_FROM_S or not _has_exact_times(container, stream):
+        return 0, _mono(frames, container, stream)
+    first = next(frames, None)
+    if first is None or first.pts is None or first.sample_rate <= 0:
+        return 0, _mono(chain([first] if first else [], frames), container, stream)
+    rate = first.sample_rate
+    container.seek(first.pts + int((start_s - _PREROLL_S) / stream.time_base), stream=stream, backward=True)
+    frames = _frames(container, stream)
+    frame = next(frames, None)
+    if frame is not None and frame.pts is not None and frame.sample_rate == rate:
+        position = _position(frame, first, stream)
+        # Resampling starts where a source sample and a 16 kHz sample coincide.
+        step = rate // gcd(rate, AUDIO_RATE)
+        begin = ceil((start_s - _SETTLE_S) * rate / step) * step
+        if 0 <= position <= begin:
+            sound = _after(_mono(chain([frame], frames), container, stream), begin - position)
+            return begin * AUDIO_RATE // rate, sound
+    container.seek(first.pts, stream=stream, backward=True)
+    return 0, _mono(_frames(container, stream), container, stream)
+
+
+def _has_exact_times(container: Any, stream: Any) -> bool:
+    if not stream.time_base:
+        return False
+    name = container.format.name
+    return name in _EXACT or (name in _EXACT_PCM and str(stream.codec_context.name).startswith("pcm_"))
+
+
+def _position(frame: Any, first: Any, stream: Any) -> int:
+    """How many samples the stream holds before `frame`.
+
+    Frames of one length stand on a grid, which makes up for timestamps that are coarser than samples.
+    """
+    exact: Fraction = Fraction(stream.time_base) * (frame.pts - first.pts) * frame.sample_rate
+    length: int = stream.codec_context.frame_size or frame.samples
+    gridded = first.samples + round((exact - first.samples) / length) * length
+    return gridded if abs(gridded - exact) <= _ROUNDING_S * frame.sample_rate else round(exact)
+
+
+def _after(sound: Sound, skipped: int) -> Sound:
+    """The sound without its first samples."""
+    for rate, samples in sound:
+        kept = samples[skipped:]
+        skipped = max(0, skipped - len(samples))
+        if len(kept):
+            yield rate, kept
+
+
+def _mono(frames: Iterator[Any], container: Any, stream: Any) -> Sound:
+    """Decoded sound as (rate, samples), the mean of the channels; where timestamps leave a gap, it is silent."""
+    timed = _has_exact_times(container, stream)
+    ends: float | None = None
+    for frame in frames:
+        if timed and frame.pts is not None and frame.sample_rate > 0:
+            starts = float(frame.pts * stream.time_base)
+            if ends is not None and _GAP_S < starts - ends <= _LONGEST_GAP_S:
+                gap = np.zeros(round((starts - ends) * frame.sample_rate), np.float32)
+                yield from ((frame.sample_rate, gap[at : at + _CHUNK]) for at in range(0, len(gap), _CHUNK))
+            ends = starts + frame.samples / frame.sample_rate
         samples = frame.to_ndarray()
         if not frame.format.is_planar:
             samples = samples.reshape(-1, frame.layout.nb_channels).T
@@ -74,24 +200,18 @@ def _mono(container: Any, stream: Any) -> Iterator[tuple[int, NDArray[np.float32
 
 def _frames(container: Any, stream: Any) -> Iterator[Any]:
     """Decoded frames; a broken packet is left out, and a file that breaks off ends."""
-    try:
-        codec = stream.codec_context
-        if codec is None:
-            raise ValueError
-    except ValueError as error:
-        raise DecodeError("unsupported_codec", "the sound track's codec is not known here") from error
     for packet in packets(container, stream):
         try:
             yield from packet.decode()
         except av.error.FFmpegError:
             continue
     try:
-        yield from codec.decode(None)  # what the decoder still holds where the file broke off
+        yield from stream.codec_context.decode(None)  # what the decoder still holds where the file broke off
     except av.error.FFmpegError:
         return
 
 
-def _resampled(sound: Iterator[tuple[int, NDArray[np.float32]]]) -> Iterator[NDArray[np.float32]]:
+def _resampled(sound: Sound) -> Iterator[NDArray[np.float32]]:
     """16 kHz in pieces; a stream whose rate changes on the way gets a new resampler there."""
     rate = 0
     resampler: soxr.ResampleStream | None = None
@@ -106,7 +226,7 @@ def _resampled(sound: Iterator[tuple[int, NDArray[np.float32]]]) -> Iterator[NDA
         yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
 
 
-def _gathered(sound: Iterator[tuple[int, NDArray[np.float32]]]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+def _gathered(sound: Sound) -> Sound:
     """The same sound in larger pieces: a codec's frame is some thousand samples."""
     rate, parts, count = 0, list[NDArray[np.float32]](), 0
     for chunk_rate, chunk in sound:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gemma4cli.errors import DecodeError
 from gemma4cli.media import Audio, MediaOptions, load
+from gemma4cli.media.audio import stream_audio
 from gemma4cli.records import Kind, Media
 
 SOUNDS = frozenset({Kind.AUDIO})
@@ -207,3 +208,119 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     decoded(data[:-100])
     failure(b"\xff\xfb\x90\0" + bytes(400))
     assert capfd.readouterr() == ("", "")
+
+
+def melody(rate: int, seconds: float) -> np.ndarray:
+    """A sound that is nowhere like itself, and that no codec replaces by noise of its own."""
+    times = np.arange(round(rate * seconds)) / rate
+    sweep = np.sin(2 * np.pi * (200 * times + 900 * np.sin(times * 0.7)))
+    return (0.3 * sweep + 0.1 * np.sin(2 * np.pi * 330 * times * (1 + 0.01 * times))).astype(np.float32)
+
+
+def written(samples: np.ndarray, rate: int, format_: str, subtype: str | None = None, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    with soundfile.SoundFile(buffer, "w", rate, 1, subtype, format=format_, **how) as file:
+        for start in range(0, len(samples), 8192):  # libsndfile crashes on long writes of Ogg
+            file.write(samples[start : start + 8192])
+    return buffer.getvalue()
+
+
+def long_sound(name: str) -> bytes:
+    """Twenty seconds."""
+    fast, slow = melody(44_100, 20), melody(48_000, 20)
+    match name.split("-"):
+        case ["wav", rate]:
+            return written(melody(int(rate), 20), int(rate), "WAV")
+        case ["adpcm"]:
+            return written(fast, 44_100, "WAV", "IMA_ADPCM")
+        case ["w64" | "aiff" | "au" | "caf" | "flac"]:
+            return written(fast, 44_100, name.upper())
+        case ["vorbis"]:
+            return written(fast, 44_100, "OGG", "VORBIS")
+        case ["opus"]:
+            return written(slow, 48_000, "OGG", "OPUS")
+        case ["mp3", "vbr"]:
+            return written(fast, 44_100, "MP3", compression_level=0.5, bitrate_mode="VARIABLE")
+        case ["mp3", "cbr"]:
+            return written(fast, 44_100, "MP3", compression_level=0.5, bitrate_mode="CONSTANT")
+        case [format_, "opus"]:
+            return encoded(slow, 48_000, format_, "libopus", "flt")
+        case [format_, codec]:
+            return encoded(fast, 44_100, format_, codec)
+    raise ValueError(name)
+
+
+def span(data: bytes, start_s: float | None, end_s: float | None, **options: Any) -> Audio:
+    audio = load(Media("", data, None, start_s, end_s), SOUNDS, MediaOptions(**options))
+    assert isinstance(audio, Audio)
+    return audio
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["wav-8000", "wav-11025", "wav-16000", "wav-44100", "adpcm", "w64", "aiff", "au", "caf", "flac", "vorbis", "opus",
+     "mp3-vbr", "mp3-cbr", "mp4-aac", "mp4-opus", "matroska-aac", "matroska-opus", "matroska-libmp3lame",
+     "mpegts-aac", "adts-aac"],
+)  # fmt: skip
+def test_a_span_is_a_slice_of_the_whole(name: str) -> None:
+    data = long_sound(name)
+    whole = decoded(data).samples
+    for start, end in [(0.0, 1.0), (4.2, 4.9), (5.001, 6.0), (7.12345, 9.5), (13.0, 13.02), (18.5, 30.0)]:
+        part = span(data, start, end)
+        expected = whole[round(start * 16_000) : round(end * 16_000)]
+        assert len(part.samples) == len(expected)
+        if "aac" not in name:
+            assert np.abs(part.samples - expected).max() < 1e-5
+        else:  # its decoder fills in noise by chance
+            assert np.sqrt(np.mean((part.samples - expected) ** 2)) < 0.01
+        assert part.duration_s == len(expected) / 16_000
+
+
+def test_a_span_with_one_end() -> None:
+    data = long_sound("wav-16000")
+    assert span(data, 15.0, None).duration_s == 5.0
+    assert span(data, None, 2.0).duration_s == 2.0
+    stopped = span(data, 2.0, 15.0, max_audio_s=3.0)
+    assert len(stopped.samples) == 64_000
+    assert stopped.duration_s > 3.0
+
+
+def test_a_span_after_the_end() -> None:
+    for name in ("wav-16000", "mp3-vbr", "mp4-aac", "vorbis"):
+        with pytest.raises(DecodeError, match="ends before 21 s") as caught:
+            span(long_sound(name), 21.0, 25.0)
+        assert caught.value.type == "no_samples"
+
+
+def test_a_span_of_a_broken_off_file() -> None:
+    data = long_sound("mp3-vbr")
+    broken = data[: len(data) // 2]
+    whole = decoded(broken).samples
+    part = span(broken, 6.0, 30.0).samples
+    assert np.abs(part - whole[96_000:]).max() < 1e-5
+
+
+def test_lost_packets_leave_silence_so_that_what_follows_keeps_its_time() -> None:
+    data = long_sound("mp3-cbr")
+    third, hole = len(data) // 3, len(data) // 10
+    holed = data[:third] + data[third + hole :]
+    whole = decoded(holed).samples
+    for start in (5.5, 9.0, 12.0):
+        assert np.abs(span(holed, start, start + 1).samples - whole[round(start * 16_000) :][:16_000]).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["wav-44100", "mp3-vbr", "flac"])
+def test_a_stream_of_pieces_is_the_whole(name: str) -> None:
+    data = long_sound(name)
+    pieces = list(stream_audio(Media("", data), MediaOptions()))
+    assert max(map(len, pieces)) < 160_000
+    assert np.array_equal(np.concatenate(pieces), decoded(data).samples)
+    middle = np.concatenate(list(stream_audio(Media("", data, None, 6.0, 8.0), MediaOptions())))
+    assert np.array_equal(middle, span(data, 6.0, 8.0).samples)
+
+
+def test_a_stream_of_what_is_no_sound() -> None:
+    with pytest.raises(DecodeError, match="where a sound is needed"):
+        next(stream_audio(Media("", b"GIF89a" + bytes(50)), MediaOptions()))
+    with pytest.raises(DecodeError, match="no samples"):
+        list(stream_audio(Media("", saved(np.zeros(0, np.float32), 16_000)), MediaOptions()))
