@@ -44,6 +44,22 @@ class MediaSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """When to give up: on a row, on the engine, on the job. None of it changes an answer.
+
+    row_timeout_s: to fetch, decode and render a row.  stall_timeout_s: for the engine to make no token.
+    max_engine_deaths: in a row, without a finished row.  grace_s: for rows in the engine when a run is stopped.
+    max_failures: failed rows that end the job, a number or a share of the rows so far; None for no limit.
+    """
+
+    row_timeout_s: float
+    stall_timeout_s: float
+    max_engine_deaths: int
+    grace_s: float
+    max_failures: int | float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """Everything that decides what a row's answer will be, and with what it is made."""
 
@@ -55,6 +71,7 @@ class RunConfig:
     prompts: Prompts
     sampling: Sampling
     media: MediaSettings
+    limits: Limits
 
     def as_dict(self) -> dict[str, Any]:
         """What the output's metadata and the run summary say about how the rows were made."""
@@ -90,6 +107,11 @@ class Overrides:
     background: str | None = None
     max_pixels: int | None = None
     allow_private_hosts: bool = False
+    row_timeout: float | None = None
+    stall_timeout: float | None = None
+    max_engine_deaths: int | None = None
+    grace: float | None = None
+    max_failures: str | None = None
 
 
 @cache
@@ -134,6 +156,7 @@ def build(task: str, user: Overrides) -> RunConfig:
             max_pixels=_at_least("--max-pixels", chosen("max_pixels", media), 1),
             allow_private_hosts=user.allow_private_hosts,
         ),
+        limits=_limits(user),
     )
 
 
@@ -169,6 +192,33 @@ def _prompts(section: Mapping[str, str], user: Overrides) -> Prompts:
         raise UsageError("--prompt is empty", "Say what the model is to do with each row.")
     system = section["system"] if user.system is None else user.system
     return Prompts(system=system.strip(), text=user.prompt, by_kind=by_kind)
+
+
+def _limits(user: Overrides) -> Limits:
+    def chosen(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    day = 86_400.0
+    return Limits(
+        row_timeout_s=_between("--row-timeout", chosen(user.row_timeout, 300.0), 0.0, day, open_below=True),
+        stall_timeout_s=_between("--stall-timeout", chosen(user.stall_timeout, 600.0), 0.0, day, open_below=True),
+        max_engine_deaths=_at_least("--max-engine-deaths", int(chosen(user.max_engine_deaths, 12)), 0),
+        grace_s=_between("--grace", chosen(user.grace, 30.0), 0.0, day),
+        max_failures=_max_failures(user.max_failures),
+    )
+
+
+def _max_failures(text: str | None) -> int | float | None:
+    if text is None:
+        return None
+    try:
+        if text.endswith("%"):
+            return _between("--max-failures", float(text[:-1]), 0.0, 100.0) / 100
+        return _at_least("--max-failures", int(text), 0)
+    except ValueError:
+        raise UsageError(
+            f"--max-failures {text!r} is not possible", "Give a number of rows or a share of them: 100, or 5%."
+        ) from None
 
 
 def _one_of(flag: str, value: T, choices: tuple[T, ...]) -> T:

@@ -5,6 +5,7 @@ Gemma4Error
 ├── JobError            the job cannot go on (exit 1)
 │   ├── ModelError      the checkpoint is missing, unreadable or unfit
 │   └── EngineError     the engine did not start, or died
+├── Interrupted         somebody asked the job to stop, and it has (exit 130)
 └── RowError            one row has no answer; becomes a `failed` row, never ends the job
     ├── FetchError      the bytes cannot be had
     ├── DecodeError     the bytes are not the media they should be
@@ -47,10 +48,18 @@ class EngineError(JobError):
     """The engine did not start, or died in the middle of the job."""
 
 
+class Interrupted(Gemma4Error):  # noqa: N818  # nothing went wrong
+    """Somebody asked the job to stop, and it has. What was finished is kept."""
+
+
 class RowError(Gemma4Error):
-    """One row has no answer. `type` is a short stable word that users group failures by."""
+    """One row has no answer. `type` is a short stable word that users group failures by.
+
+    attempts: how often it was tried, where trying again could have helped.
+    """
 
     stage: Stage
+    attempts: int = 1
 
     def __init__(self, type: str, message: str) -> None:
         super().__init__(message)

@@ -97,7 +97,8 @@ class Sampling:
     temperature: float
     top_p: float
     top_k: int
-    seed: int | None
+    seed: int
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class Rendered:
     bucket: str
     decode_ms: float
     render_ms: float
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +150,12 @@ class Unrendered:
     facts: MediaFacts
     decode_ms: float | None = None
     render_ms: float | None = None
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What the engine made of one row: text, or a failure."""
+    """What the engine made of one row: text, or a failure. `attempts` counts how often it was given the row."""
 
     row_index: int
     text: str | None
@@ -161,6 +164,7 @@ class Generation:
     queue_ms: float
     generate_ms: float
     failure: Failure | None = None
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,17 @@
-"""From an item to an engine input, beside the engine: fetch and decode in threads, render in one.
-
-Pillow, FFmpeg and soxr release the interpreter's lock while they work. vLLM's processor allows one caller
-at a time, so rendering proper has a thread of its own.
-"""
+"""From an item to an engine input: fetch, decode, prompt, render. What a worker of the pool does with a row."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
-from gemma4cli import gemma, media, resources, tasks
+from gemma4cli import gemma, media, tasks
 from gemma4cli.config import RunConfig
-from gemma4cli.engine.base import Engine, Request
-from gemma4cli.errors import RenderError, RowError
+from gemma4cli.engine.base import Renderer, Request
+from gemma4cli.errors import FetchError, RenderError, RowError
 from gemma4cli.media.decoded import Audio, Image, Video
 from gemma4cli.models import Model
 from gemma4cli.records import Failure, Item, Kind, Media, MediaFacts, Rendered, Stage, Unrendered
@@ -23,87 +19,97 @@ from gemma4cli.records import Failure, Item, Kind, Media, MediaFacts, Rendered, 
 if TYPE_CHECKING:
     from gemma4cli.engine.base import Part
 
-Handover = Callable[[Rendered | Unrendered], None]
+FETCHES = 3  # tries of a fetch that may succeed when it is tried again
+FIRST_PAUSE_S = 1.0  # before the second try; doubled for each further one
 
 
-class RenderPool:
-    """Threads that turn items into engine inputs. Each comes back once, through `deliver`, in any order."""
+@dataclass(frozen=True, slots=True)
+class RenderJob:
+    """All that a worker needs to render any row of a run; can be pickled."""
 
-    def __init__(self, config: RunConfig, model: Model, engine: Engine, deliver: Handover) -> None:
-        self._config = config
-        self._model = model
-        self._engine = engine
-        self._deliver = deliver
-        self._options = media.MediaOptions(
-            background=config.media.background,
-            max_frames=config.media.max_frames,
-            max_pixels=config.media.max_pixels,
-            max_audio_s=gemma.MAX_AUDIO_SECONDS,
-            allow_private_hosts=config.media.allow_private_hosts,
-            budget=config.media.max_soft_tokens,
-        )
-        self._decoders = ThreadPoolExecutor(resources.cores(), "decode")
-        self._renderer = ThreadPoolExecutor(1, "render")
+    config: RunConfig
+    model: Model
+    renderer: Renderer
 
-    def submit(self, item: Item) -> None:
-        self._decoders.submit(self._decode, item)
-
-    def close(self) -> None:
-        """Drops what has not begun and waits for what has."""
-        self._decoders.shutdown(cancel_futures=True)
-        self._renderer.shutdown(cancel_futures=True)
-
-    def _decode(self, item: Item) -> None:
-        started = time.perf_counter()
+    def render(self, item: Item) -> Rendered | Unrendered:
+        """Never raises: what goes wrong is the row's failure, with the stage it went wrong at."""
+        started, attempts, facts = time.perf_counter(), 1, MediaFacts()
+        stage, decode_ms = Stage.DECODE, None
         try:
-            parts = tuple(self._load(part) if isinstance(part, Media) else part for part in item.content)
+            parts: list[Part] = []
+            for part in item.content:
+                if isinstance(part, str):
+                    parts.append(part)
+                    continue
+                loaded, tries = self._load(part)
+                parts.append(loaded)
+                attempts = max(attempts, tries)
+            decode_ms, started, facts, stage = _ms_since(started), time.perf_counter(), _facts(parts), Stage.RENDER
+            config, budget = self.config, self.config.media.max_soft_tokens
+            prompt = tasks.prompt(config, item, _kinds(parts))
+            request = Request(
+                item.row_index, (*parts, prompt), config.prompts.system, budget, config.sampling.max_tokens
+            )
+            ready = self.renderer.render(request)
         except Exception as error:
-            failure = _failure(error, Stage.DECODE)
-            self._deliver(Unrendered(item.row_index, failure, MediaFacts(), _ms_since(started)))
-            return
-        self._renderer.submit(self._render, item, parts, _ms_since(started))
+            elapsed = _ms_since(started)
+            return Unrendered(
+                item.row_index,
+                _failure(error, stage),
+                facts,
+                decode_ms=elapsed if decode_ms is None else decode_ms,
+                render_ms=None if decode_ms is None else elapsed,
+                attempts=max(attempts, getattr(error, "attempts", 1)),
+            )
+        return Rendered(
+            item.row_index,
+            ready.payload,
+            ready.nbytes,
+            ready.tokens,
+            facts,
+            _bucket(parts, budget),
+            decode_ms,
+            _ms_since(started),
+            attempts,
+        )
 
-    def _load(self, medium: Media) -> Image | Audio | Video:
-        loaded = media.load(medium, self._config.kinds, self._options)
+    def _load(self, medium: Media) -> tuple[Image | Audio | Video, int]:
+        """The decoded medium, and how many tries fetching it took."""
+        for attempt in range(1, FETCHES + 1):
+            try:
+                loaded = media.load(medium, self.config.kinds, self._options)
+                break
+            except FetchError as error:
+                if attempt == FETCHES or not _passing(error):
+                    error.attempts = attempt
+                    raise
+                time.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
         if isinstance(loaded, Audio):
-            if not self._model.hears:
-                raise RenderError("no_audio_tower", f"{self._model.name} takes no audio; E2B, E4B and 12B do")
+            if not self.model.hears:
+                raise RenderError("no_audio_tower", f"{self.model.name} takes no audio; E2B, E4B and 12B do")
             if loaded.duration_s > gemma.MAX_AUDIO_SECONDS:
                 raise RenderError(
                     "audio_too_long",
                     f"more than {gemma.MAX_AUDIO_SECONDS} s of sound, which is what the model hears at a time; cut it",
                 )
-        return loaded
+        return loaded, attempt
 
-    def _render(self, item: Item, parts: tuple[Part, ...], decode_ms: float) -> None:
-        started, facts = time.perf_counter(), _facts(parts)
-        budget = self._config.media.max_soft_tokens
-        try:
-            prompt = tasks.prompt(self._config, item, _kinds(parts))
-            request = Request(
-                item.row_index,
-                (*parts, prompt),
-                self._config.prompts.system,
-                budget,
-                self._config.sampling.max_tokens,
-            )
-            ready = self._engine.render(request)
-        except Exception as error:
-            failure = _failure(error, Stage.RENDER)
-            self._deliver(Unrendered(item.row_index, failure, facts, decode_ms, _ms_since(started)))
-            return
-        self._deliver(
-            Rendered(
-                item.row_index,
-                ready.payload,
-                ready.nbytes,
-                ready.tokens,
-                facts,
-                _bucket(parts, budget),
-                decode_ms,
-                _ms_since(started),
-            )
+    @property
+    def _options(self) -> media.MediaOptions:
+        settings = self.config.media
+        return media.MediaOptions(
+            background=settings.background,
+            max_frames=settings.max_frames,
+            max_pixels=settings.max_pixels,
+            max_audio_s=gemma.MAX_AUDIO_SECONDS,
+            allow_private_hosts=settings.allow_private_hosts,
+            budget=settings.max_soft_tokens,
         )
+
+
+def _passing(error: FetchError) -> bool:
+    """Whether another try may fare better: a server that is busy or silent, not a file that is not there."""
+    return error.type in ("timeout", "server_error")
 
 
 def _kinds(parts: Sequence[Part]) -> list[Kind]:

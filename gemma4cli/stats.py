@@ -11,17 +11,25 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from gemma4cli import __version__
+from gemma4cli.errors import JobError
 from gemma4cli.records import Row, Status
 
 WINDOW_S = 30.0
+LEAST_FOR_A_SHARE = 100
 MEDIA_PACKAGES = ("av", "librosa", "numpy", "pillow", "pyarrow")
 
 
 class Stats:
     """Counts rows as they reach the output. Read by the display's thread, written by one other."""
 
-    def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        total: int | None,
+        max_failures: int | float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.total = total
+        self._max_failures = max_failures
         self.ok = self.failed = 0
         self.tokens: Counter[str] = Counter()
         self.reasons: Counter[tuple[str, str]] = Counter()
@@ -65,6 +73,25 @@ class Stats:
         self._recent.append((now, row.output_tokens or 0))
         while now - self._recent[0][0] > WINDOW_S:
             self._recent.popleft()
+
+    def check_failures(self) -> None:
+        """Raises JobError when more rows failed than may: a share counts once there are a hundred rows."""
+        limit = self._max_failures
+        if limit is None or not self.failed:
+            return
+        if isinstance(limit, float):
+            if self.done < LEAST_FOR_A_SHARE or self.failed <= limit * self.done:
+                return
+            said = f"{self.failed:,} of {self.done:,} rows failed, more than {limit:.3g} of them"
+        elif self.failed <= limit:
+            return
+        else:
+            said = f"{self.failed:,} rows failed"
+        (stage, type), rows = self.reasons.most_common(1)[0]
+        raise JobError(
+            f"{said}, most of them ({rows:,}) at {stage}: {type}",
+            "--max-failures set this limit. What was done is kept; the same command goes on from there.",
+        )
 
     def rates(self) -> tuple[float, float]:
         """Rows and output tokens a second, over the last half minute at most."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
+from gemma4cli import repetition
 from gemma4cli.config import RunConfig
 from gemma4cli.errors import RenderError
-from gemma4cli.records import Item, Kind
+from gemma4cli.records import Generation, Item, Kind, Sampling
 
 
 def wanted_kind(task: str) -> Kind | None:
@@ -33,3 +35,18 @@ def prompt(config: RunConfig, item: Item, kinds: Collection[Kind]) -> str:
 def answer(text: str) -> str:
     """The model's words as they go to the output."""
     return text.strip()
+
+
+def loops(generation: Generation) -> bool:
+    """Whether the answer was cut off while it repeated itself."""
+    return generation.finish_reason == "length" and repetition.loops(generation.text or "")
+
+
+def less_repetitive(sampling: Sampling) -> Sampling:
+    """The sampling for a second try at an answer that went round in circles."""
+    return replace(
+        sampling,
+        temperature=max(sampling.temperature, 0.7),
+        seed=sampling.seed + 1,
+        repetition_penalty=1.1,
+    )

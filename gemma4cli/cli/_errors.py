@@ -16,7 +16,7 @@ def reports_errors(command: Callable[..., int]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> None:
-        from gemma4cli.errors import JobError, UsageError
+        from gemma4cli.errors import Interrupted, JobError, UsageError
 
         try:
             code = command(*args, **kwargs)
@@ -26,11 +26,9 @@ def reports_errors(command: Callable[..., int]) -> Callable[..., None]:
         except JobError as error:
             _say("error", str(error), error.hint)
             code = FAILED
-        except KeyboardInterrupt:
-            _say("interrupted", "stopped before the end", "")
+        except (Interrupted, KeyboardInterrupt):
+            _say("interrupted", "what was finished is kept", "Run the same command again to go on where it stopped.")
             code = INTERRUPTED
-        except BrokenPipeError:
-            code = FAILED
         raise typer.Exit(code)
 
     return wrapper

@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 INPUT, MODEL, ANSWER, MEDIA, OUTPUT = "Input", "Model", "Answer", "Media", "Output"
+LIMITS = "Limits"
 
 
 def _flag(*names: str, panel: str, help: str, **more: Any) -> Any:
@@ -132,6 +133,28 @@ class RunOptions:
     format: Annotated[
         str | None,
         _flag("--format", panel=OUTPUT, help="parquet or jsonl, where the output's name does not say it."),
+    ] = None
+    max_failures: Annotated[
+        str | None,
+        _flag("--max-failures", panel=LIMITS, metavar="N|P%", help="Give up when more rows than this failed."),
+    ] = None
+    row_timeout: Annotated[
+        float | None,
+        _flag("--row-timeout", panel=LIMITS, metavar="S", help="Seconds to read a row's media. Default: 300."),
+    ] = None
+    stall_timeout: Annotated[
+        float | None,
+        _flag(
+            "--stall-timeout", panel=LIMITS, metavar="S", help="Seconds of silence that end the engine. Default: 600."
+        ),
+    ] = None
+    max_engine_deaths: Annotated[
+        int | None,
+        _flag("--max-engine-deaths", panel=LIMITS, metavar="N", help="In a row, without a finished row. Default: 12."),
+    ] = None
+    grace: Annotated[
+        float | None,
+        _flag("--grace", panel=LIMITS, metavar="S", help="Seconds to finish rows after Ctrl-C. Default: 30."),
     ] = None
     overwrite: Annotated[
         bool, _flag("--overwrite", panel=OUTPUT, help="Replace an output that an earlier run wrote.")

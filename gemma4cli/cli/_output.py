@@ -180,6 +180,9 @@ def print_summary(summary: dict[str, Any], output: str) -> None:
     cut = summary["finish_reasons"].get("length", 0)
     if cut:
         _print_line(f"  {cut:>6,} answers were cut off at --max-tokens")
+    circles = summary["finish_reasons"].get("repetition", 0)
+    if circles:
+        _print_line(f"  {circles:>6,} answers went round in circles (finish_reason repetition)")
     tokens = summary["tokens"]
     _print_line(
         f"  {rates['rows_per_s']:.1f} rows/s, {rates['output_tokens_per_s']:.0f} output tokens/s; "

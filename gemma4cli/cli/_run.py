@@ -52,7 +52,7 @@ def run_task(task: str, options: RunOptions, language: str | None = None) -> int
         ),
         sys.stdin.buffer,
     )
-    stats = Stats(inputs.total)
+    stats = Stats(inputs.total, config.limits.max_failures)
     sink = Sink.open(
         output, task, inputs.columns, config.as_dict(), options.overwrite, stdout=_output.standard_output()
     )
@@ -74,15 +74,39 @@ def run_task(task: str, options: RunOptions, language: str | None = None) -> int
 
 
 def _job(config: Any, model: Any, inputs: Any, sink: Any, stats: Any, options: RunOptions) -> dict[str, Any]:
-    from gemma4cli import pipeline
+    import queue
+
+    from gemma4cli import pipeline, stop
     from gemma4cli.engine import open_engine
+    from gemma4cli.engine.supervisor import Supervisor
+    from gemma4cli.errors import Interrupted
+    from gemma4cli.pool import RenderPool
+    from gemma4cli.render import RenderJob
+
+    events: queue.SimpleQueue[pipeline.Event] = queue.SimpleQueue()
+    limits = config.limits
+
+    def drain(asked: stop.Stop) -> None:
+        # Nothing can finish before the model is loaded, so then there is nothing to wait for.
+        events.put(asked if stats.generating else stop.Stop(0.0))
 
     with _output.display(stats, f"{config.task} with {model.name}", options.quiet):
-        engine = open_engine(config, model, options.verbose)
+        bare = open_engine(config, model, options.verbose)
         if options.verbose:
-            for name, value in sorted(engine.describe().get("settings", {}).items()):
+            for name, value in sorted(bare.describe().get("settings", {}).items()):
                 _output.console().print(f"  {name} = {value}", markup=False, highlight=False)
-        return pipeline.run(config, model, inputs, engine, sink, stats)
+        engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, stats.engine_ready)
+        pool = RenderPool(RenderJob(config, model, bare.renderer), limits.row_timeout_s, events.put, inputs.total)
+        kill = False
+        try:
+            with stop.on_signals(limits.grace_s, drain, lambda: bare.close(kill=True)):
+                return pipeline.run(config, inputs, pool, engine, sink, stats, events)
+        except Interrupted:
+            kill = True
+            raise
+        finally:
+            pool.close()
+            engine.close(kill)
 
 
 def _explain(error: Exception, log: Any, kept: bool) -> None:

@@ -17,7 +17,7 @@ def open_engine(config: RunConfig, model: Model, verbose: bool = False) -> Engin
     if config.engine == "fake":
         from gemma4cli.engine.fake import FakeEngine
 
-        return FakeEngine.configured(config, model)
+        return FakeEngine.configured(config)
 
     from gemma4cli.engine.vllm import VllmEngine
 

@@ -38,32 +38,46 @@ class EngineInput:
 Deliver = Callable[[Generation | EngineError], None]
 
 
+class Renderer(Protocol):
+    """Makes engine inputs. Can be pickled, so that other processes can do it; one thread at a time."""
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """Modules that a process needs for it: worth importing once and forking."""
+        ...
+
+    def render(self, request: Request) -> EngineInput:
+        """Raises RenderError when the row does not fit the model."""
+        ...
+
+
 class Engine(Protocol):
     """A generator of text for rendered rows.
 
-    Rows may be submitted from one thread only; each comes back exactly once through `deliver`, as it finishes and in
-    any order, from a thread of the engine's. An engine that died delivers one EngineError and nothing after it.
+    Rows are submitted from one thread; each comes back exactly once through `deliver`, as it finishes and in any
+    order, from a thread of the engine's. An engine that died delivers one EngineError and nothing after it; closed
+    and started again it takes rows anew.
     """
+
+    @property
+    def renderer(self) -> Renderer: ...
 
     @property
     def capacity(self) -> int:
         """Rows worth having in the engine at a time."""
         ...
 
+    @property
+    def progress(self) -> int:
+        """A number that changes whenever a token was made or a row finished."""
+        ...
+
     def describe(self) -> dict[str, Any]:
         """Versions and settings, for the run summary."""
         ...
 
-    def render(self, request: Request) -> EngineInput:
-        """Makes the engine's input. One thread at a time, not necessarily the submitting one.
-
-        Raises:
-            RenderError: the row does not fit the model.
-        """
-        ...
-
     def start(self, deliver: Deliver) -> None:
-        """Loads the model.
+        """Loads the model; returns when rows can be taken.
 
         Raises:
             EngineError: it does not load, with the reason.
@@ -72,6 +86,6 @@ class Engine(Protocol):
 
     def submit(self, rendered: Rendered, sampling: Sampling) -> None: ...
 
-    def close(self) -> None:
-        """Ends the engine and every process that it started. Safe to call twice."""
+    def close(self, kill: bool = False) -> None:
+        """Ends the engine and every process that it started, at once if `kill`. Safe to call twice."""
         ...

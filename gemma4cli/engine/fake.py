@@ -9,21 +9,27 @@ answers the same row with the same text whatever ran beside it. Settings come as
     capacity=64     rows in flight
     fail_on=TEXT    rows whose text parts hold TEXT fail at the engine
     die_on=TEXT     the engine dies on such a row
+    stall_on=TEXT   the engine says nothing more after such a row
+    loop_on=TEXT    the answer repeats itself up to its limit, unless sampling penalises that
+    hopeless_on=TEXT  the answer repeats itself whatever the sampling
+    hang_on=TEXT    rendering such a row never ends
+    crash_on=TEXT   rendering such a row kills the process that does it
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import queue
+import signal
 import threading
 import time
 from dataclasses import dataclass, fields
 from typing import Any
 
 from gemma4cli.config import RunConfig
-from gemma4cli.engine.base import Deliver, EngineInput, Request
-from gemma4cli.errors import EngineError, RenderError, UsageError
-from gemma4cli.models import Model
+from gemma4cli.engine.base import Deliver, EngineInput, Renderer, Request
+from gemma4cli.errors import EngineError, UsageError
 from gemma4cli.records import Failure, Generation, Kind, Rendered, Sampling, Stage, Tokens
 
 
@@ -37,6 +43,11 @@ class Behaviour:
     capacity: int = 64
     fail_on: str = ""
     die_on: str = ""
+    stall_on: str = ""
+    loop_on: str = ""
+    hopeless_on: str = ""
+    hang_on: str = ""
+    crash_on: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +56,13 @@ class _Answer:
     said: str  # the text parts, which faults are looked for in
 
 
-class FakeEngine:
-    """See the module's docstring."""
+class FakeRenderer:
+    """Counts the tokens that the model would take, and digests the row into its answer."""
 
-    def __init__(self, behaviour: Behaviour, model: Model) -> None:
+    preload: tuple[str, ...] = ("PIL.Image", "av", "numpy", "gemma4cli.media.decoded")
+
+    def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
-        self._model = model
-        self._inbox: queue.SimpleQueue[tuple[float, Rendered, Sampling] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    @classmethod
-    def configured(cls, config: RunConfig, model: Model) -> FakeEngine:
-        known = {field.name: field.type for field in fields(Behaviour)}
-        for name in config.engine_args:
-            if name not in known:
-                raise UsageError(f"--engine-arg {name} is unknown to the fake engine", f"It takes {', '.join(known)}.")
-        casts = {"float": float, "int": int, "str": str}
-        try:
-            values = {name: casts[str(known[name])](value) for name, value in config.engine_args.items()}
-        except ValueError as error:
-            raise UsageError(f"--engine-arg: {error}") from None
-        return cls(Behaviour(**values), model)
-
-    @property
-    def capacity(self) -> int:
-        return self._behaviour.capacity
-
-    def describe(self) -> dict[str, Any]:
-        return {"engine": "fake"}
-
-    def start(self, deliver: Deliver) -> None:
-        time.sleep(self._behaviour.start_s)
-        self._thread = threading.Thread(target=self._answer_all, args=(deliver,), name="fake-engine", daemon=True)
-        self._thread.start()
 
     def render(self, request: Request) -> EngineInput:
         from gemma4cli import gemma
@@ -96,8 +81,6 @@ class FakeEngine:
                     counts[Kind.IMAGE] += gemma.image_tokens(part.width, part.height, request.max_soft_tokens)
                     label = f"image {part.width}x{part.height}"
                 case Audio():
-                    if not self._model.hears:
-                        raise RenderError("no_audio_tower", f"{self._model.name} takes no audio")
                     digest.update(part.samples.tobytes())
                     counts[Kind.AUDIO] += gemma.audio_tokens(len(part.samples))
                     label = f"audio {part.duration_s:.2f} s"
@@ -106,18 +89,67 @@ class FakeEngine:
                     frames, height, width, _ = part.frames.shape
                     counts[Kind.VIDEO] += frames * gemma.image_tokens(width, height, gemma.VIDEO_BUDGET)
                     label = f"video of {frames} frames"
+        answer = _Answer(f"{label}, {digest.hexdigest()[:12]}", "\n".join(said))
+        if _meets(self._behaviour.hang_on, answer):
+            time.sleep(86_400)
+        if _meets(self._behaviour.crash_on, answer):
+            os.kill(os.getpid(), signal.SIGKILL)
         words = sum(len(text.split()) for text in said)
         tokens = Tokens(words + sum(counts.values()), counts[Kind.IMAGE], counts[Kind.AUDIO], counts[Kind.VIDEO])
-        return EngineInput(_Answer(f"{label}, {digest.hexdigest()[:12]}", "\n".join(said)), 0, tokens)
+        return EngineInput(answer, 0, tokens)
+
+
+class FakeEngine:
+    """See the module's docstring."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.renderer: Renderer = FakeRenderer(behaviour)
+        self._behaviour = behaviour
+        self._finished = 0
+        self._over = threading.Event()
+        self._inbox: queue.SimpleQueue[tuple[float, Rendered, Sampling] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def configured(cls, config: RunConfig) -> FakeEngine:
+        known = {field.name: field.type for field in fields(Behaviour)}
+        for name in config.engine_args:
+            if name not in known:
+                raise UsageError(f"--engine-arg {name} is unknown to the fake engine", f"It takes {', '.join(known)}.")
+        casts = {"float": float, "int": int, "str": str}
+        try:
+            values = {name: casts[str(known[name])](value) for name, value in config.engine_args.items()}
+        except ValueError as error:
+            raise UsageError(f"--engine-arg: {error}") from None
+        return cls(Behaviour(**values))
+
+    @property
+    def capacity(self) -> int:
+        return self._behaviour.capacity
+
+    @property
+    def progress(self) -> int:
+        return self._finished
+
+    def describe(self) -> dict[str, Any]:
+        return {"engine": "fake"}
+
+    def start(self, deliver: Deliver) -> None:
+        if self._over.wait(self._behaviour.start_s):
+            raise EngineError("ended while it started")
+        self._thread = threading.Thread(target=self._answer_all, args=(deliver,), name="fake-engine", daemon=True)
+        self._thread.start()
 
     def submit(self, rendered: Rendered, sampling: Sampling) -> None:
         self._inbox.put((time.monotonic(), rendered, sampling))
 
-    def close(self) -> None:
+    def close(self, kill: bool = False) -> None:
+        self._over.set()
         if self._thread is not None:
             self._inbox.put(None)
             self._thread.join()
-            self._thread = None
+            self._thread, self._inbox = None, queue.SimpleQueue()  # a row left in it went down with the engine
+        self._over.clear()
 
     def _answer_all(self, deliver: Deliver) -> None:
         """Answers in order of submission, each when it is due."""
@@ -126,20 +158,32 @@ class FakeEngine:
         while (entry := self._inbox.get()) is not None:
             submitted, rendered, sampling = entry
             due = max(submitted + self._behaviour.latency_ms / 1000, free + pace)
-            if (wait := due - time.monotonic()) > 0:
-                time.sleep(wait)
+            if self._over.wait(max(0.0, due - time.monotonic())):
+                return
             free = time.monotonic()
             answer: _Answer = rendered.payload
-            if self._behaviour.die_on and self._behaviour.die_on in answer.said:
+            if _meets(self._behaviour.die_on, answer):
                 deliver(EngineError("the fake engine died, as --engine-arg die_on asked"))
                 return
+            if _meets(self._behaviour.stall_on, answer):
+                while self._inbox.get() is not None:
+                    pass
+                return
+            self._finished += 1
             deliver(self._generation(rendered, answer, sampling, (free - submitted) * 1000))
 
     def _generation(self, rendered: Rendered, answer: _Answer, sampling: Sampling, elapsed_ms: float) -> Generation:
-        if self._behaviour.fail_on and self._behaviour.fail_on in answer.said:
+        if _meets(self._behaviour.fail_on, answer):
             failure = Failure(Stage.ENGINE, "fake_failure", "failed, as --engine-arg fail_on asked")
             return Generation(rendered.row_index, None, None, 0, 0.0, elapsed_ms, failure)
         words = answer.text.split()
+        curable = _meets(self._behaviour.loop_on, answer) and sampling.repetition_penalty == 1.0
+        if curable or _meets(self._behaviour.hopeless_on, answer):
+            words = ["and", "so", "on"] * sampling.max_tokens
         kept = words[: sampling.max_tokens]
         reason = "stop" if len(kept) == len(words) else "length"
         return Generation(rendered.row_index, " ".join(kept), reason, len(kept), 0.0, elapsed_ms)
+
+
+def _meets(fault: str, answer: _Answer) -> bool:
+    return bool(fault) and fault in answer.said

@@ -1,73 +1,50 @@
-"""vLLM, embedded: the only module that imports it.
+"""vLLM, embedded. This module and its neighbours are the only ones that import it.
 
-An `AsyncLLM` runs on an event loop in a thread of its own; its engine core is a process that vLLM starts. Rows are
-rendered here, in the caller's thread, by vLLM's own renderer, so that a row that the model cannot take is one
-exception and not the end of the job.
+An `AsyncLLM` runs on an event loop in a thread of its own; its engine core is a process that vLLM starts. Rows come
+rendered, so that one that the model cannot take is one exception and not the end of the job.
 """
 
 from __future__ import annotations
 
 import asyncio
 import difflib
-import os
+import multiprocessing
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-from PIL import Image as PILImage
-
-from gemma4cli import gemma, resources
 from gemma4cli.config import RunConfig
-from gemma4cli.engine.base import Deliver, EngineInput, Request
-from gemma4cli.errors import EngineError, ModelError, RenderError, UsageError
+from gemma4cli.engine.base import Deliver, Renderer
+from gemma4cli.engine.vllm_render import VllmRenderer, first_lines
+from gemma4cli.engine.vllm_settings import OWNED, engine_settings, prepare_environment
+from gemma4cli.errors import EngineError, ModelError, UsageError
 from gemma4cli.models import Model
-from gemma4cli.records import Failure, Generation, Rendered, Sampling, Stage, Tokens
-
-# Arguments of vLLM that follow from flags of ours, or on whose values the line relies.
-OWNED = {
-    "model": "--model",
-    "tokenizer": "--model",
-    "revision": "--model",
-    "seed": "--seed",
-    "mm_processor_kwargs": "--max-soft-tokens",
-    "trust_remote_code": "nothing: code from a checkpoint is never run",
-    "enable_log_requests": "-v",
-    "disable_log_stats": "-v",
-    "runner": "nothing",
-    "data_parallel_size": "nothing yet: one engine runs at a time",
-}
-CONTEXT = 8192  # tokens; beyond it KV memory goes to length that captions and transcripts do not use
-MOST_ITEM_TOKENS = 2496  # one video of 32 frames: the largest item that must fit a batch
+from gemma4cli.records import Failure, Generation, Rendered, Sampling, Stage
 
 
 class VllmEngine:
     """An embedded vLLM. `configured` makes one without loading weights."""
 
     def __init__(self, vllm_config: Any, settings: Mapping[str, Any], device: str) -> None:
-        from vllm.renderers import renderer_from_config
-
         self._config = vllm_config
         self._settings = settings
         self._device = device
-        self._renderer = renderer_from_config(vllm_config)
-        tokenizer = self._renderer.get_tokenizer()
-        self._control = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
-        self._context: int = vllm_config.model_config.max_model_len
+        self.renderer: Renderer = VllmRenderer(vllm_config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._llm: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._dead = False
+        self._finished = 0
 
     @classmethod
     def configured(cls, config: RunConfig, model: Model, verbose: bool) -> VllmEngine:
         for name, flag in OWNED.items():
             if name in config.engine_args:
                 raise UsageError(f"--engine-arg {name} is not yours to set", f"It follows from {flag}.")
-        _prepare_environment(verbose)
+        prepare_environment(verbose)
         try:
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.platforms import current_platform
@@ -78,7 +55,7 @@ class VllmEngine:
                 "Install it with one of: pip install 'gemma4cli[cuda]'   pip install 'gemma4cli[cpu]'\n"
                 "gemma4 doctor tells what is wrong with an installation.",
             ) from error
-        settings = _settings(config, model, current_platform)
+        settings = engine_settings(config, model, current_platform)
         known = set(AsyncEngineArgs.__dataclass_fields__)
         for name in config.engine_args:
             if name not in known:
@@ -90,9 +67,9 @@ class VllmEngine:
         try:
             vllm_config = AsyncEngineArgs(**settings).create_engine_config(UsageContext.LLM_CLASS)
         except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
-            raise UsageError(f"vLLM refuses these settings: {_first_lines(error)}", "See --engine-arg.") from None
+            raise UsageError(f"vLLM refuses these settings: {first_lines(error)}", "See --engine-arg.") from None
         except OSError as error:
-            raise ModelError(f"{model.name} cannot be read: {_first_lines(error)}") from error
+            raise ModelError(f"{model.name} cannot be read: {first_lines(error)}") from error
         return cls(vllm_config, settings, current_platform.get_device_name())
 
     @property
@@ -100,6 +77,14 @@ class VllmEngine:
         # A few rows more than can run at once, so that none is waited for when one ends.
         sequences: int = self._config.scheduler_config.max_num_seqs
         return sequences + max(4, sequences // 4)
+
+    @property
+    def progress(self) -> int:
+        if self._llm is None:
+            return 0
+        states = list(self._llm.output_processor.request_states.values())
+        made: int = sum(state.stats.num_generation_tokens for state in states if state.stats is not None)
+        return self._finished + made
 
     def describe(self) -> dict[str, Any]:
         import torch
@@ -114,94 +99,16 @@ class VllmEngine:
             "settings": {name: value for name, value in self._settings.items() if name != "model"},
         }
 
-    def render(self, request: Request) -> EngineInput:
-        prompt = self._prompt(request)
-        try:
-            (payload,) = self._renderer.render_cmpl([prompt])
-        except ValueError as error:  # vLLM's validation errors are ValueErrors
-            raise RenderError("rejected", f"the model cannot take this row: {_first_lines(error)}") from error
-        length = len(payload["prompt_token_ids"])
-        if length + request.max_tokens > self._context:
-            raise RenderError(
-                "prompt_too_long",
-                f"the prompt takes {length} tokens, which leaves no room for {request.max_tokens} of output in a "
-                f"context of {self._context}; shorten it, lower --max-tokens or --max-soft-tokens, "
-                f"or raise the context with --engine-arg max_model_len=N",
-            )
-        counts = {
-            kind: sum(place.get_num_embeds() for place in places)
-            for kind, places in payload.get("mm_placeholders", {}).items()
-        }
-        tokens = Tokens(length, counts.get("image", 0), counts.get("audio", 0), counts.get("video", 0))
-        return EngineInput(payload, _tensor_bytes(payload.get("mm_kwargs", {})), tokens)
-
-    def _prompt(self, request: Request) -> dict[str, Any]:
-        """The chat template's text with its media, as vLLM's renderer takes them."""
-        from gemma4cli.media.decoded import Audio, Image, Video
-
-        content: list[dict[str, str]] = []
-        media: dict[str, list[Any]] = {}
-        datum: Any
-        for part in request.parts:
-            match part:
-                case str():
-                    self._refuse_control_tokens(part)
-                    content.append({"type": "text", "text": part})
-                    continue
-                case Image():
-                    # As PIL: an array with a side of 1 or 3 pixels would be read as channels first.
-                    kind, datum = "image", _countable(PILImage.fromarray(part.pixels), request.max_soft_tokens)
-                case Audio():
-                    kind, datum = "audio", part.samples
-                case Video():
-                    # At one frame a second an index is a time, and so each frame keeps its own, at any frame rate.
-                    metadata = {
-                        "fps": 1.0,
-                        "frames_indices": list(part.times_s),
-                        "total_num_frames": len(part.times_s),
-                        "duration": part.duration_s,
-                        "video_backend": "pyav",
-                        "do_sample_frames": False,
-                    }
-                    shown = (_countable(PILImage.fromarray(frame), gemma.VIDEO_BUDGET) for frame in part.frames)
-                    kind, datum = "video", (np.stack([np.asarray(frame) for frame in shown]), metadata)
-            content.append({"type": kind})
-            media.setdefault(kind, []).append(datum)
-        messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
-        if request.system:
-            messages.insert(0, {"role": "system", "content": request.system})
-        text = self._renderer.get_tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        if not media:
-            return {"prompt": text}
-        return {
-            "prompt": text,
-            "multi_modal_data": media,
-            "mm_processor_kwargs": {"max_soft_tokens": request.max_soft_tokens},
-            # The encoder's outputs are kept under these names. Left to vLLM, they would be counted for each
-            # renderer, and two renderers' media would be taken for one another.
-            "multi_modal_uuids": {
-                kind: [f"row-{request.row_index}-{kind}-{i}" for i in range(len(data))] for kind, data in media.items()
-            },
-        }
-
-    def _refuse_control_tokens(self, text: str) -> None:
-        for token in self._control:
-            if token in text:
-                raise RenderError(
-                    "control_token",
-                    f"the text holds {token}, which the model reads as a command, not as text",
-                )
-
     def start(self, deliver: Deliver) -> None:
-        self._deliver = deliver
+        self._deliver, self._dead = deliver, False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-loop", daemon=True)
         self._thread.start()
         try:
             self._on_loop(self._load()).result()
         except Exception as error:
-            self.close()
-            raise EngineError(f"vLLM did not start: {_first_lines(error)}") from error
+            self.close(kill=True)
+            raise EngineError(f"vLLM did not start: {first_lines(error)}") from error
 
     async def _load(self) -> None:
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -226,6 +133,7 @@ class VllmEngine:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             seed=sampling.seed,
+            repetition_penalty=sampling.repetition_penalty,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         try:
@@ -234,16 +142,22 @@ class VllmEngine:
         except EngineDeadError as error:
             if not self._dead:
                 self._dead = True
-                self._deliver(EngineError(f"vLLM died in the middle of the job: {_first_lines(error)}"))
+                self._deliver(EngineError(f"vLLM died in the middle of the job: {first_lines(error)}"))
             return
         except Exception as error:
             cause = error.__cause__ or error
-            failure = Failure(Stage.ENGINE, "rejected", f"vLLM refused the row: {_first_lines(cause)}")
+            failure = Failure(Stage.ENGINE, "rejected", f"vLLM refused the row: {first_lines(cause)}")
             self._deliver(Generation(rendered.row_index, None, None, 0, 0.0, 0.0, failure))
             return
+        self._finished += len(output.outputs[0].token_ids)
         self._deliver(_generation(rendered.row_index, output))
 
-    def close(self) -> None:
+    def close(self, kill: bool = False) -> None:
+        if kill:
+            # Also one that is still loading: its start then fails, and says so.
+            for child in multiprocessing.active_children():
+                if child.name.startswith("EngineCore"):
+                    child.kill()
         if self._loop is None or self._thread is None:
             return
         loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
@@ -265,69 +179,6 @@ class VllmEngine:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
 
-def _prepare_environment(verbose: bool) -> None:
-    """What vLLM reads from the environment at import; a value that the user set stays."""
-    settings = {
-        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-        "VLLM_LOGGING_LEVEL": "INFO",
-        # A fork of this process would copy locks that its threads hold.
-        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CPU_KVCACHE_SPACE": str(max(1, min(4, resources.available_memory() // 2**30 // 8))),
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    if not verbose:
-        settings |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    for name, value in settings.items():
-        os.environ.setdefault(name, value)
-
-
-def _settings(config: RunConfig, model: Model, platform: Any) -> dict[str, Any]:
-    """vLLM's engine arguments for batch work on this machine, the user's own over them."""
-    settings: dict[str, Any] = {
-        "model": model.location,
-        "dtype": "bfloat16",
-        "max_model_len": min(model.context, CONTEXT),
-        "mm_processor_kwargs": {"max_soft_tokens": config.media.max_soft_tokens},
-        # One pass over the data: nothing comes twice, so nothing is worth hashing.
-        "mm_processor_cache_gb": 0,
-        "enable_prefix_caching": False,
-        "seed": 0,
-    }
-    if platform.is_cpu():
-        settings |= {"max_num_seqs": 16, "max_num_batched_tokens": 4096, "enforce_eager": True}
-    elif platform.is_cuda():
-        capability = platform.get_device_capability()
-        if capability is not None and capability.major < 8:
-            raise ModelError(
-                f"{platform.get_device_name()} computes no bfloat16, and Gemma 4 gives pad tokens in float16",
-                "Use a GPU of compute capability 8.0 (Ampere) or later.",
-            )
-        settings |= {"max_num_seqs": 256, "max_num_batched_tokens": 16384}
-    else:
-        raise ModelError(
-            "vLLM finds no accelerator here, and this build of it does not run on the CPU",
-            "gemma4 doctor tells what is wrong. For the CPU: pip install 'gemma4cli[cpu]'",
-        )
-    settings |= config.engine_args
-    if settings["max_num_batched_tokens"] < MOST_ITEM_TOKENS:
-        raise UsageError(
-            f"--engine-arg max_num_batched_tokens={settings['max_num_batched_tokens']} is too small",
-            f"One video takes {MOST_ITEM_TOKENS} tokens, and an item must fit a batch.",
-        )
-    return settings
-
-
-def _countable(picture: PILImage.Image, budget: int) -> PILImage.Image:
-    """A picture for which vLLM counts as many placeholders as the processor makes tokens.
-
-    For strips whose sides are as 1 to the budget it counts one too few, and the engine would die of it.
-    """
-    if gemma.engine_agrees(*picture.size, budget):
-        return picture
-    return picture.resize(gemma.image_size(*picture.size, budget), PILImage.Resampling.BICUBIC)
-
-
 def _generation(row_index: int, output: Any) -> Generation:
     completion, metrics = output.outputs[0], output.metrics
     return Generation(
@@ -338,22 +189,6 @@ def _generation(row_index: int, output: Any) -> Generation:
         queue_ms=(metrics.scheduled_ts - metrics.queued_ts) * 1000,
         generate_ms=(metrics.last_token_ts - metrics.scheduled_ts) * 1000,
     )
-
-
-def _tensor_bytes(value: Any) -> int:
-    """Bytes of all tensors inside nested containers of vLLM's."""
-    if hasattr(value, "nbytes"):
-        return int(value.nbytes)
-    if isinstance(value, Mapping):
-        return sum(map(_tensor_bytes, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(_tensor_bytes, value))
-    return _tensor_bytes(value.data) if hasattr(value, "data") else 0
-
-
-def _first_lines(error: BaseException, most: int = 300) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _distribution_version() -> str:

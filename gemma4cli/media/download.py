@@ -115,9 +115,9 @@ def _refuse_status(response: httpx.Response, url: httpx.URL) -> None:
     code = response.status_code
     if 200 <= code < 300 and code != 204:
         return
-    type_ = {401: "permission_denied", 403: "permission_denied", 404: "not_found", 410: "not_found"}.get(
-        code, "http_error"
-    )
+    known = {401: "permission_denied", 403: "permission_denied", 404: "not_found", 410: "not_found"}
+    busy = code >= 500 or code in (408, 425, 429)  # worth another try, later
+    type_ = known.get(code, "server_error" if busy else "http_error")
     raise FetchError(type_, f"the server answered {code} {response.reason_phrase}: {_shown(str(url))}")
 
 

@@ -1,0 +1,51 @@
+"""A plugin that vLLM loads in each of its processes, for what cannot be set from outside.
+
+- The engine's processes leave the terminal's process group, so that Ctrl-C reaches this program alone, which then
+  lets them finish what they have; and they die with it, however it dies.
+- Audio works on the CPU build. The audio tower hands a transposed activation to a linear layer. vLLM's oneDNN kernel
+  asserts that the last dimension is contiguous, and the assertion ends the engine. Whether a layer meets that kernel
+  depends on its size and type; with the published sizes it does. Here the kernel gets a contiguous copy. (vLLM 0.32.0)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+from typing import Any
+
+OWNER = "GEMMA4_ENGINE_OWNER"  # set by the program that starts an engine; other users of vLLM are left alone
+PR_SET_PDEATHSIG = 1
+
+
+def register() -> None:
+    """Entry point in the group `vllm.general_plugins`. Safe to call twice."""
+    if OWNER not in os.environ:
+        return
+    if multiprocessing.parent_process() is not None:
+        _belong_to_the_program()
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        _accept_transposed_activations()
+
+
+def _belong_to_the_program() -> None:
+    if multiprocessing.current_process().name.startswith("EngineCore"):
+        os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _accept_transposed_activations() -> None:
+    from vllm import _custom_ops
+
+    original = _custom_ops.onednn_mm
+    if hasattr(original, "accepts_transposed"):
+        return
+
+    def onednn_mm(handler: Any, x: Any, bias: Any) -> Any:
+        return original(handler, x if x.stride(-1) == 1 else x.contiguous(), bias)
+
+    onednn_mm.accepts_transposed = True  # type: ignore[attr-defined]
+    _custom_ops.onednn_mm = onednn_mm

@@ -1,0 +1,137 @@
+"""From a request to vLLM's engine input, by vLLM's own renderer. Works in any process, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image as PILImage
+
+from gemma4cli import gemma
+from gemma4cli.engine.base import EngineInput, Request
+from gemma4cli.errors import RenderError
+from gemma4cli.records import Tokens
+
+
+class VllmRenderer:
+    """Renders requests. Pickled, it is its configuration alone, and is built anew where it arrives."""
+
+    preload = ("vllm.renderers", "vllm.model_executor.models.gemma4_mm", "gemma4cli.engine.vllm_render")
+
+    def __init__(self, vllm_config: Any) -> None:
+        from vllm.renderers import renderer_from_config
+
+        self._config = vllm_config
+        self._renderer = renderer_from_config(vllm_config)
+        tokenizer = self._renderer.get_tokenizer()
+        self._control = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+        self._context: int = vllm_config.model_config.max_model_len
+
+    def __reduce__(self) -> tuple[type[VllmRenderer], tuple[Any]]:
+        return VllmRenderer, (self._config,)
+
+    def render(self, request: Request) -> EngineInput:
+        prompt = self._prompt(request)
+        try:
+            (payload,) = self._renderer.render_cmpl([prompt])
+        except ValueError as error:  # vLLM's validation errors are ValueErrors
+            raise RenderError("rejected", f"the model cannot take this row: {first_lines(error)}") from error
+        length = len(payload["prompt_token_ids"])
+        if length + request.max_tokens > self._context:
+            raise RenderError(
+                "prompt_too_long",
+                f"the prompt takes {length} tokens, which leaves no room for {request.max_tokens} of output in a "
+                f"context of {self._context}; shorten it, lower --max-tokens or --max-soft-tokens, "
+                f"or raise the context with --engine-arg max_model_len=N",
+            )
+        counts = {
+            kind: sum(place.get_num_embeds() for place in places)
+            for kind, places in payload.get("mm_placeholders", {}).items()
+        }
+        tokens = Tokens(length, counts.get("image", 0), counts.get("audio", 0), counts.get("video", 0))
+        return EngineInput(payload, _tensor_bytes(payload.get("mm_kwargs", {})), tokens)
+
+    def _prompt(self, request: Request) -> dict[str, Any]:
+        """The chat template's text with its media, as vLLM's renderer takes them."""
+        from gemma4cli.media.decoded import Audio, Image, Video
+
+        content: list[dict[str, str]] = []
+        media: dict[str, list[Any]] = {}
+        datum: Any
+        for part in request.parts:
+            match part:
+                case str():
+                    self._refuse_control_tokens(part)
+                    content.append({"type": "text", "text": part})
+                    continue
+                case Image():
+                    # As PIL: an array with a side of 1 or 3 pixels would be read as channels first.
+                    kind, datum = "image", _countable(PILImage.fromarray(part.pixels), request.max_soft_tokens)
+                case Audio():
+                    kind, datum = "audio", part.samples
+                case Video():
+                    # At one frame a second an index is a time, and so each frame keeps its own, at any frame rate.
+                    metadata = {
+                        "fps": 1.0,
+                        "frames_indices": list(part.times_s),
+                        "total_num_frames": len(part.times_s),
+                        "duration": part.duration_s,
+                        "video_backend": "pyav",
+                        "do_sample_frames": False,
+                    }
+                    shown = (_countable(PILImage.fromarray(frame), gemma.VIDEO_BUDGET) for frame in part.frames)
+                    kind, datum = "video", (np.stack([np.asarray(frame) for frame in shown]), metadata)
+            content.append({"type": kind})
+            media.setdefault(kind, []).append(datum)
+        messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
+        if request.system:
+            messages.insert(0, {"role": "system", "content": request.system})
+        text = self._renderer.get_tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        if not media:
+            return {"prompt": text}
+        return {
+            "prompt": text,
+            "multi_modal_data": media,
+            "mm_processor_kwargs": {"max_soft_tokens": request.max_soft_tokens},
+            # The encoder's outputs are kept under these names. Left to vLLM, they would be counted for each
+            # renderer, and two renderers' media would be taken for one another.
+            "multi_modal_uuids": {
+                kind: [f"row-{request.row_index}-{kind}-{i}" for i in range(len(data))] for kind, data in media.items()
+            },
+        }
+
+    def _refuse_control_tokens(self, text: str) -> None:
+        for token in self._control:
+            if token in text:
+                raise RenderError(
+                    "control_token",
+                    f"the text holds {token}, which the model reads as a command, not as text",
+                )
+
+
+def _countable(picture: PILImage.Image, budget: int) -> PILImage.Image:
+    """A picture for which vLLM counts as many placeholders as the processor makes tokens.
+
+    For strips whose sides are as 1 to the budget it counts one too few, and the engine would die of it.
+    """
+    if gemma.engine_agrees(*picture.size, budget):
+        return picture
+    return picture.resize(gemma.image_size(*picture.size, budget), PILImage.Resampling.BICUBIC)
+
+
+def _tensor_bytes(value: Any) -> int:
+    """Bytes of all tensors inside nested containers of vLLM's."""
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    if isinstance(value, Mapping):
+        return sum(map(_tensor_bytes, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_tensor_bytes, value))
+    return _tensor_bytes(value.data) if hasattr(value, "data") else 0
+
+
+def first_lines(error: BaseException, most: int = 300) -> str:
+    """An error on one line, of no more than `most` characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,0 +1,82 @@
+"""What vLLM is told: its environment before it is imported, and its engine arguments for batch work."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gemma4cli import resources
+from gemma4cli.config import RunConfig
+from gemma4cli.engine.plugin import OWNER
+from gemma4cli.errors import ModelError, UsageError
+from gemma4cli.models import Model
+
+# Arguments of vLLM that follow from flags of ours, or on whose values the line relies.
+OWNED = {
+    "model": "--model",
+    "tokenizer": "--model",
+    "revision": "--model",
+    "seed": "--seed",
+    "mm_processor_kwargs": "--max-soft-tokens",
+    "trust_remote_code": "nothing: code from a checkpoint is never run",
+    "enable_log_requests": "-v",
+    "disable_log_stats": "-v",
+    "runner": "nothing",
+    "data_parallel_size": "nothing yet: one engine runs at a time",
+}
+CONTEXT = 8192  # tokens; beyond it KV memory goes to length that captions and transcripts do not use
+MOST_ITEM_TOKENS = 2496  # one video of 32 frames: the largest item that must fit a batch
+
+
+def prepare_environment(verbose: bool) -> None:
+    """What vLLM reads from the environment at import; a value that the user set stays."""
+    settings = {
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+        "VLLM_LOGGING_LEVEL": "INFO",
+        # A fork of this process would copy locks that its threads hold.
+        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
+        "VLLM_NO_USAGE_STATS": "1",
+        OWNER: str(os.getpid()),
+        "VLLM_CPU_KVCACHE_SPACE": str(max(1, min(4, resources.available_memory() // 2**30 // 8))),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if not verbose:
+        settings |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
+def engine_settings(config: RunConfig, model: Model, platform: Any) -> dict[str, Any]:
+    """vLLM's engine arguments for batch work on this machine, the user's own over them."""
+    settings: dict[str, Any] = {
+        "model": model.location,
+        "dtype": "bfloat16",
+        "max_model_len": min(model.context, CONTEXT),
+        "mm_processor_kwargs": {"max_soft_tokens": config.media.max_soft_tokens},
+        # One pass over the data: nothing comes twice, so nothing is worth hashing.
+        "mm_processor_cache_gb": 0,
+        "enable_prefix_caching": False,
+        "seed": 0,
+    }
+    if platform.is_cpu():
+        settings |= {"max_num_seqs": 16, "max_num_batched_tokens": 4096, "enforce_eager": True}
+    elif platform.is_cuda():
+        capability = platform.get_device_capability()
+        if capability is not None and capability.major < 8:
+            raise ModelError(
+                f"{platform.get_device_name()} computes no bfloat16, and Gemma 4 gives pad tokens in float16",
+                "Use a GPU of compute capability 8.0 (Ampere) or later.",
+            )
+        settings |= {"max_num_seqs": 256, "max_num_batched_tokens": 16384}
+    else:
+        raise ModelError(
+            "vLLM finds no accelerator here, and this build of it does not run on the CPU",
+            "gemma4 doctor tells what is wrong. For the CPU: pip install 'gemma4cli[cpu]'",
+        )
+    settings |= config.engine_args
+    if settings["max_num_batched_tokens"] < MOST_ITEM_TOKENS:
+        raise UsageError(
+            f"--engine-arg max_num_batched_tokens={settings['max_num_batched_tokens']} is too small",
+            f"One video takes {MOST_ITEM_TOKENS} tokens, and an item must fit a batch.",
+        )
+    return settings
