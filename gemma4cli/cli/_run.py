@@ -79,7 +79,6 @@ def _job(config: Any, model: Any, inputs: Any, sink: Any, stats: Any, options: R
     from gemma4cli import pipeline, stop
     from gemma4cli.engine import open_engine
     from gemma4cli.engine.supervisor import Supervisor
-    from gemma4cli.errors import Interrupted
     from gemma4cli.pool import RenderPool
     from gemma4cli.render import RenderJob
 
@@ -97,16 +96,12 @@ def _job(config: Any, model: Any, inputs: Any, sink: Any, stats: Any, options: R
                 _output.console().print(f"  {name} = {value}", markup=False, highlight=False)
         engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, stats.engine_ready)
         pool = RenderPool(RenderJob(config, model, bare.renderer), limits.row_timeout_s, events.put, inputs.total)
-        kill = False
         try:
-            with stop.on_signals(limits.grace_s, drain, lambda: bare.close(kill=True)):
+            with stop.on_signals(limits.grace_s, drain, bare.close):
                 return pipeline.run(config, inputs, pool, engine, sink, stats, events)
-        except Interrupted:
-            kill = True
-            raise
         finally:
             pool.close()
-            engine.close(kill)
+            engine.close()
 
 
 def _explain(error: Exception, log: Any, kept: bool) -> None:

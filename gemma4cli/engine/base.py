@@ -86,6 +86,6 @@ class Engine(Protocol):
 
     def submit(self, rendered: Rendered, sampling: Sampling) -> None: ...
 
-    def close(self, kill: bool = False) -> None:
-        """Ends the engine and every process that it started, at once if `kill`. Safe to call twice."""
+    def close(self) -> None:
+        """Ends the engine and every process that it started, at once. Safe to call twice, and while it starts."""
         ...

@@ -143,7 +143,7 @@ class FakeEngine:
     def submit(self, rendered: Rendered, sampling: Sampling) -> None:
         self._inbox.put((time.monotonic(), rendered, sampling))
 
-    def close(self, kill: bool = False) -> None:
+    def close(self) -> None:
         self._over.set()
         if self._thread is not None:
             self._inbox.put(None)

@@ -101,13 +101,12 @@ class Supervisor:
     def submit(self, rendered: Rendered, sampling: Sampling) -> None:
         self._inbox.put(_Submit(rendered, sampling))
 
-    def close(self, kill: bool = False) -> None:
+    def close(self) -> None:
         if self._thread is None:
             return
         self._closing = True
         self._inbox.put(_Close())
-        if kill:
-            self._engine.close(kill=True)
+        self._engine.close()
         self._thread.join()
         self._thread = None
 
@@ -192,7 +191,7 @@ class Supervisor:
             alive = []
         self._waiting = self._suspects + self._waiting  # they were not in it when it died
         self._suspects, self._trial = alive, bool(alive)
-        self._engine.close(kill=True)
+        self._engine.close()
         if self._closing or not self._died(error) or not self._bring_up():
             return False
         if self._trial:

@@ -107,7 +107,7 @@ class VllmEngine:
         try:
             self._on_loop(self._load()).result()
         except Exception as error:
-            self.close(kill=True)
+            self.close()
             raise EngineError(f"vLLM did not start: {first_lines(error)}") from error
 
     async def _load(self) -> None:
@@ -152,12 +152,12 @@ class VllmEngine:
         self._finished += len(output.outputs[0].token_ids)
         self._deliver(_generation(rendered.row_index, output))
 
-    def close(self, kill: bool = False) -> None:
-        if kill:
-            # Also one that is still loading: its start then fails, and says so.
-            for child in multiprocessing.active_children():
-                if child.name.startswith("EngineCore"):
-                    child.kill()
+    def close(self) -> None:
+        # vLLM's own way takes five seconds, to no end: what was asked of it is done. This also ends an engine that is
+        # still loading; its start then fails, and says so.
+        for child in multiprocessing.active_children():
+            if child.name.startswith("EngineCore"):
+                child.kill()
         if self._loop is None or self._thread is None:
             return
         loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
@@ -171,7 +171,7 @@ class VllmEngine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._llm is not None:
-            self._llm.shutdown(timeout=20)  # by default it kills what is about to end by itself
+            self._llm.shutdown()
             self._llm = None  # its destructor would run again when the interpreter is half gone
 
     def _on_loop(self, coroutine: Any) -> Future[None]:

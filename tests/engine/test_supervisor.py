@@ -56,7 +56,7 @@ class Mortal:
     def submit(self, rendered: Rendered, sampling: Sampling) -> None:
         self.inbox.put(rendered.row_index)
 
-    def close(self, kill: bool = False) -> None:
+    def close(self) -> None:
         if self.thread is not None:
             self.inbox.put(None)
             self.thread.join()
