@@ -87,5 +87,5 @@ class Engine(Protocol):
     def submit(self, rendered: Rendered, sampling: Sampling) -> None: ...
 
     def close(self) -> None:
-        """Ends the engine and every process that it started, at once. Safe to call twice, and while it starts."""
+        """Ends the engine and all its processes, at once. Safe to call twice, while it starts, from any thread."""
         ...

@@ -107,6 +107,7 @@ class FakeEngine:
         self._behaviour = behaviour
         self._finished = 0
         self._over = threading.Event()
+        self._closing = threading.Lock()
         self._inbox: queue.SimpleQueue[tuple[float, Rendered, Sampling] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -145,11 +146,12 @@ class FakeEngine:
 
     def close(self) -> None:
         self._over.set()
-        if self._thread is not None:
-            self._inbox.put(None)
-            self._thread.join()
-            self._thread, self._inbox = None, queue.SimpleQueue()  # a row left in it went down with the engine
-        self._over.clear()
+        with self._closing:
+            if self._thread is not None:
+                self._inbox.put(None)
+                self._thread.join()
+                self._thread, self._inbox = None, queue.SimpleQueue()  # a row left in it went down with the engine
+            self._over.clear()
 
     def _answer_all(self, deliver: Deliver) -> None:
         """Answers in order of submission, each when it is due."""

@@ -37,6 +37,7 @@ class VllmEngine:
         self._llm: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._dead = False
+        self._closing = threading.Lock()
         self._finished = 0
 
     @classmethod
@@ -158,9 +159,10 @@ class VllmEngine:
         for child in multiprocessing.active_children():
             if child.name.startswith("EngineCore"):
                 child.kill()
-        if self._loop is None or self._thread is None:
+        with self._closing:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
             return
-        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         asyncio.run_coroutine_threadsafe(self._stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

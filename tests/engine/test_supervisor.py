@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,6 +35,7 @@ class Mortal:
     starts: int = 0
     answered: int = 0
     thread: threading.Thread | None = None
+    closing: threading.Lock = field(default_factory=threading.Lock)
     renderer = NoRenderer()
     capacity = 64
 
@@ -57,10 +58,11 @@ class Mortal:
         self.inbox.put(rendered.row_index)
 
     def close(self) -> None:
-        if self.thread is not None:
-            self.inbox.put(None)
-            self.thread.join()
-            self.thread = None
+        with self.closing:
+            if self.thread is not None:
+                self.inbox.put(None)
+                self.thread.join()
+                self.thread = None
 
     def _work(self, inbox: queue.SimpleQueue[int | None], deliver: Deliver) -> None:
         while (row := inbox.get()) is not None:
