@@ -138,8 +138,9 @@ class FakeEngine:
     def start(self, deliver: Deliver) -> None:
         if self._over.wait(self._behaviour.start_s):
             raise EngineError("ended while it started")
-        self._thread = threading.Thread(target=self._answer_all, args=(deliver,), name="fake-engine", daemon=True)
-        self._thread.start()
+        with self._closing:
+            self._thread = threading.Thread(target=self._answer_all, args=(deliver,), name="fake-engine", daemon=True)
+            self._thread.start()
 
     def submit(self, rendered: Rendered, sampling: Sampling) -> None:
         self._inbox.put((time.monotonic(), rendered, sampling))

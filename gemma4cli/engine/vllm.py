@@ -102,9 +102,11 @@ class VllmEngine:
 
     def start(self, deliver: Deliver) -> None:
         self._deliver, self._dead = deliver, False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-loop", daemon=True)
-        self._thread.start()
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="vllm-loop", daemon=True)
+        thread.start()
+        with self._closing:
+            self._loop, self._thread = loop, thread
         try:
             self._on_loop(self._load()).result()
         except Exception as error:

@@ -50,9 +50,10 @@ class Mortal:
         self.starts += 1
         if 1 < self.starts <= 1 + self.starts_failing:
             raise EngineError("no memory yet")
-        self.inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._work, args=(self.inbox, deliver))
-        self.thread.start()
+        with self.closing:
+            self.inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+            self.thread = threading.Thread(target=self._work, args=(self.inbox, deliver))
+            self.thread.start()
 
     def submit(self, rendered: Rendered, sampling: Sampling) -> None:
         self.inbox.put(rendered.row_index)
