@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import functools
 import json
 import os
 import shutil
+import socket
+import time
+import weakref
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +25,7 @@ from gemma4cli.escaping import printable
 
 STATE = ".gemma4cli"
 _LOCK = "lock"
+_LOCK_ATTEMPTS = 5
 _OTHER_FORMATS = frozenset({".json", ".csv", ".tsv", ".txt", ".arrow", ".feather", ".xlsx", ".srt", ".vtt", ".gz"})
 
 
@@ -65,56 +71,95 @@ def locate(output: str) -> Output:
 
 
 def claim(output: Output, overwrite: bool) -> IO[str]:
-    """Makes the output's folders and takes its lock, which the caller closes.
+    """Makes the output's folders and takes its lock, which `release` gives back.
 
     Nothing that this program did not write is removed, whatever `overwrite` says.
 
     Raises:
-        UsageError: something lies there already, another run is writing there, or it cannot be written to.
+        UsageError: something of others lies there, another run is writing there, or it cannot be written to.
     """
     shown = printable(str(output.path))
     try:
         if not output.path.parent.is_dir():
             parent = printable(str(output.path.parent))
             raise UsageError(f"no such folder: {parent}", f"make it first: mkdir -p {parent}")
-        if output.format is Format.FOLDER:
-            parts.settle(output.state / "sorted", output.parts)
         _refuse_foreign(output)
-        if _is_there(output) and not overwrite:
-            raise UsageError(f"{shown} holds output already", "replace it with --overwrite, or choose another output")
         output.state.mkdir(parents=True, exist_ok=True)
         lock = _locked(output)
-        _remove(output)
-        output.parts.mkdir(exist_ok=True)
+        try:
+            if output.format is Format.FOLDER:
+                parts.settle(output.state / "sorted", output.parts)
+            if overwrite:
+                _remove(output)
+            output.parts.mkdir(exist_ok=True)
+        except BaseException:
+            release(lock)
+            raise
     except OSError as error:
         message = f"cannot write to {shown}: {error.strerror or error}"
         raise UsageError(message, "choose an output in a folder that you may write to") from error
     return lock
 
 
-def _locked(output: Output) -> IO[str]:
-    lock = (output.state / _LOCK).open("a", encoding="utf-8")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+def release(lock: IO[str]) -> None:
+    """Gives the output back. A process that dies gives it back too, but leaves its name in the lock."""
+    if not lock.closed:
+        with contextlib.suppress(OSError):
+            lock.truncate(0)
         lock.close()
-        message = f"another gemma4 is writing to {printable(str(output.path))}"
-        raise UsageError(message, "wait for it, or choose another output") from None
-    except OSError:  # a file system without locks
+
+
+def owner(output: Output) -> str:
+    """Who is writing to the output now, in words; empty if nobody is."""
+    try:
+        with (output.state / _LOCK).open(encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _worded(lock.read())
+    except OSError:
         pass
+    return ""
+
+
+def _locked(output: Output) -> IO[str]:
+    lock = (output.state / _LOCK).open("a+", encoding="utf-8")
+    # A child that is forked while the job runs must not hold the output when the job has died.
+    os.register_at_fork(after_in_child=functools.partial(_close, weakref.ref(lock)))
+    for attempt in range(_LOCK_ATTEMPTS):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if attempt + 1 < _LOCK_ATTEMPTS:  # it may be a look at who the owner is
+                time.sleep(0.02)
+                continue
+            lock.seek(0)
+            who = _worded(lock.read())
+            lock.close()
+            message = f"another gemma4 is writing to {printable(str(output.path))}: {who}"
+            raise UsageError(message, "wait for it, or choose another output") from None
+        except OSError:  # a file system without locks
+            break
+    lock.truncate(0)
+    json.dump({"pid": os.getpid(), "host": socket.gethostname()}, lock)
+    lock.flush()
     return lock
 
 
-def is_part(name: str) -> bool:
-    """Whether a file is called like a part."""
-    return name.startswith(("part-", ".part-")) and ".parquet" in name
+def _worded(text: str) -> str:
+    try:
+        found = json.loads(text)
+        return f"process {int(found['pid'])} on {printable(str(found['host']))}"
+    except (ValueError, TypeError, KeyError):
+        return "process unknown"
 
 
-def _is_there(output: Output) -> bool:
-    """Whether an earlier run got as far as to write rows."""
-    if output.parts.is_dir() and any(output.parts.iterdir()):
-        return True
-    return os.path.lexists(output.path if output.format is not Format.FOLDER else output.state / "summary.json")
+def _close(lock: weakref.ref[IO[str]]) -> None:
+    held = lock()
+    if held is not None:
+        with contextlib.suppress(OSError):
+            held.close()
 
 
 def _refuse_foreign(output: Output) -> None:
@@ -134,7 +179,9 @@ def _refuse_foreign(output: Output) -> None:
     if not (output.state / _LOCK).exists() and any(path.name != STATE for path in output.path.iterdir()):
         message = f"{shown} is a folder with other things in it"
         raise UsageError(message, f"name a new or empty folder, such as {shown.rstrip('/')}/out")
-    strange = [path.name for path in output.parts.iterdir() if not is_part(path.name)] if output.parts.is_dir() else []
+    strange = (
+        [path.name for path in output.parts.iterdir() if not parts.is_part(path.name)] if output.parts.is_dir() else []
+    )
     if strange:
         message = f"{printable(str(output.parts))} holds a file that gemma4 did not write: {printable(min(strange))}"
         raise UsageError(message, "move it away, or choose another output")
@@ -148,7 +195,9 @@ def _is_ours(output: Output) -> bool:
         with output.path.open("rb") as file:
             line = file.readline()
         return list(json.loads(line))[:2] == ["row_index", "id"] if line else output.state.is_dir()
-    except (OSError, ValueError, TypeError, pa.ArrowException):
+    except pa.ArrowException:  # damaged: then its keys, which lie beside it, say whose it is
+        return any(output.state.glob("keys-*.parquet"))
+    except (OSError, ValueError, TypeError):
         return False
 
 

@@ -6,13 +6,19 @@ import contextlib
 import ctypes
 import itertools
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from gemma4cli.tables import conformed
+
+Ints = np.ndarray[Any, np.dtype[Any]]
 
 # Row groups small enough to be read by page in a viewer, large enough to compress.
 GROUP_ROWS = 20_000
@@ -20,16 +26,6 @@ GROUP_BYTES = 64 << 20
 PART_ROWS = 500_000
 PART_BYTES = 512 << 20
 _RENAME_EXCHANGE = 2  # linux/fs.h
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part that is on disk for good: its file's name, its number of rows, its least and greatest row_index."""
-
-    name: str
-    rows: int
-    first: int
-    last: int
 
 
 @contextlib.contextmanager
@@ -59,40 +55,94 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_part(folder: Path, number: int, table: pa.Table) -> Part:
-    """Writes rows, sorted by row_index, as one part that is there whole or not at all.
+def write_part(folder: Path, number: int, table: pa.Table, metadata: Mapping[str, str]) -> Path:
+    """Writes rows, sorted by row_index, as one part that is there whole, with its metadata, or not at all.
 
     Raises:
         OSError: it cannot be written.
     """
-    table = table.sort_by("row_index")
-    part = Part(part_name(number), len(table), table["row_index"][0].as_py(), table["row_index"][-1].as_py())
-    with whole_file(folder / part.name) as temporary:
-        pq.write_table(table, temporary, compression="zstd", row_group_size=GROUP_ROWS)
-    return part
+    path = folder / part_name(number)
+    with whole_file(path) as temporary, pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer:
+        writer.write_table(table, row_group_size=GROUP_ROWS)
+        writer.add_key_value_metadata(metadata)
+        writer.close()  # before the file is made to last
+    return path
 
 
 def part_name(number: int) -> str:
     return f"part-{number:05d}.parquet"
 
 
-def merged(folder: Path, parts: Iterable[Part], schema: pa.Schema) -> Iterator[pa.Table]:
-    """All rows of the parts in order of row_index, in tables of any size.
+def merged(files: Iterable[tuple[Path, Ints]], schema: pa.Schema) -> Iterator[pa.Table]:
+    """All rows of some Parquet files in order of row_index, in tables of any size.
 
-    A row leaves as soon as no part still to be read can come before it, so what is in memory is the parts that
-    overlap: as much as the rows were out of order when they were written.
+    A row leaves as soon as no row group still to be read can come before it, so what is in memory is the row groups
+    that overlap: as much as the rows were out of order when they were written.
+
+    Args:
+        files: with the row_index of those of their rows that are left out, as a later file has them anew.
+
+    Raises:
+        DamagedPartError: a file cannot be read.
     """
     waiting = schema.empty_table()
-    for part in sorted(parts, key=lambda part: part.first):
-        before = pc.less(waiting["row_index"], part.first)
+    for group in sorted(_groups(files), key=lambda group: group.first):
+        before = pc.less(waiting["row_index"], group.first)
         ready = waiting.filter(before)
         if len(ready):
             yield ready
         waiting = waiting.filter(pc.invert(before))
-        read = pq.read_table(folder / part.name, schema=schema, partitioning=None)
+        read = conformed(read_group(group.path, group.number), schema)
+        if len(group.without):
+            read = read.filter(pc.invert(pc.is_in(read["row_index"], value_set=pa.array(group.without))))
         waiting = pa.concat_tables([waiting, read]).sort_by("row_index").combine_chunks()
     if len(waiting):
         yield waiting
+
+
+def read_group(path: Path, number: int, columns: list[str] | None = None) -> pa.Table:
+    """One row group of a file, or some of its columns.
+
+    Raises:
+        DamagedPartError: it cannot be read.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.read_row_group(number, columns=columns)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedPartError(path, error) from error
+
+
+class DamagedPartError(Exception):
+    """A committed file that can no longer be read."""
+
+    def __init__(self, path: Path, error: BaseException) -> None:
+        super().__init__(str(error).strip().split("\n")[0])
+        self.path = path
+
+
+class _Group(NamedTuple):
+    """A row group of a file, its least row_index, and the row_index of rows to leave out."""
+
+    path: Path
+    number: int
+    first: int
+    without: Ints
+
+
+def _groups(files: Iterable[tuple[Path, Ints]]) -> Iterator[_Group]:
+    for path, without in files:
+        try:
+            with pq.ParquetFile(path) as file:
+                metadata = file.metadata
+                column = metadata.schema.names.index("row_index")
+                for number in range(metadata.num_row_groups):
+                    if metadata.row_group(number).num_rows:
+                        statistics = metadata.row_group(number).column(column).statistics
+                        first = statistics.min if statistics is not None and statistics.has_min_max else -1
+                        yield _Group(path, number, first, without)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DamagedPartError(path, error) from error
 
 
 def row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -113,16 +163,23 @@ def row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
-def write_parquet(path: Path, groups: Iterable[pa.Table], schema: pa.Schema) -> None:
-    """Writes one Parquet file, a row group for each table."""
+def write_parquet(path: Path, groups: Iterable[pa.Table], schema: pa.Schema) -> int:
+    """Writes one Parquet file, a row group for each table; returns its number of rows."""
+    rows = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for group in groups:
             writer.write_table(group, row_group_size=max(1, len(group)))
+            rows += len(group)
+    return rows
 
 
-def write_folder(folder: Path, groups: Iterable[pa.Table], schema: pa.Schema) -> None:
-    """Writes a data set as parts of a sensible size, at least one, all of it on disk for good at the end."""
+def write_folder(folder: Path, groups: Iterable[pa.Table], schema: pa.Schema) -> list[tuple[Path, int]]:
+    """Writes a data set as parts of a sensible size, at least one, all of it on disk for good at the end.
+
+    Returns the parts and their numbers of rows.
+    """
     folder.mkdir()
+    written = []
     source = iter(groups)
     group = next(source, None)
     for number in itertools.count():
@@ -137,9 +194,11 @@ def write_folder(folder: Path, groups: Iterable[pa.Table], schema: pa.Schema) ->
                 if group is not None and (rows + len(group) > PART_ROWS or size + group.nbytes > PART_BYTES):
                     break
         sync(path)
+        written.append((path, rows))
         if group is None:
             break
     sync(folder)
+    return written
 
 
 def swap(new: Path, old: Path) -> None:
@@ -159,10 +218,26 @@ def swap(new: Path, old: Path) -> None:
 
 
 def settle(new: Path, old: Path) -> None:
-    """Finishes a swap that was cut off between its renames; does nothing otherwise."""
+    """Makes up for a swap that was cut off, whether between its renames or before what it left was cleared away."""
     if new.is_dir() and _aside(new).is_dir() and not old.exists():
         new.rename(old)
+        _aside(new).rename(new)
         sync(old.parent)
+    if new.is_dir() and old.is_dir():
+        clear(new, old)
+
+
+def clear(new: Path, old: Path) -> None:
+    """Removes what a swap took out, except files that are not parts: they were put there by others, and go back."""
+    for path in new.iterdir():
+        if not is_part(path.name):
+            path.rename(old / path.name)
+    shutil.rmtree(new)
+
+
+def is_part(name: str) -> bool:
+    """Whether a file is called like a part."""
+    return name.startswith(("part-", ".part-")) and ".parquet" in name
 
 
 def _aside(new: Path) -> Path:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from gemma4cli import tasks
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Engine
 from gemma4cli.errors import EngineError, Interrupted
-from gemma4cli.inputs import Inputs
+from gemma4cli.pending import Pending
 from gemma4cli.pool import RenderPool
 from gemma4cli.records import Failure, Generation, Item, MediaFacts, Rendered, Row, Status, Unrendered
 from gemma4cli.sink import Sink
@@ -35,14 +36,14 @@ class _Flight:
 
 def run(
     config: RunConfig,
-    inputs: Inputs,
+    pending: Pending,
     pool: RenderPool,
     engine: Engine,
     sink: Sink,
     stats: Stats,
     events: queue.SimpleQueue[Event],
 ) -> dict[str, Any]:
-    """Takes every input row to the output and returns the run summary.
+    """Takes every pending row to the output and returns the run summary.
 
     `pool` and `engine` deliver into `events`; so does whoever wants the run to stop.
 
@@ -50,13 +51,14 @@ def run(
         JobError: the engine or the output failed, or too many rows did; rows written until then are kept.
         Interrupted: a stop was asked for; rows finished until then are kept.
     """
-    if inputs.total != 0:
+    if pending.total != 0:
         engine.start(events.put)
-    for row in _rows(config, inputs, pool, engine, events):
+    for row in chain(_rows(config, pending, pool, engine, events), sink.duplicates()):
         sink.write(row)
         stats.count(row)
         stats.check_failures()
     summary = stats.summary(config.as_dict(), engine.describe())
+    summary["kept"] = {"ok": pending.kept_ok, "failed": pending.kept_failed}
     sink.finish(summary)
     return summary
 

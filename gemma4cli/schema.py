@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -14,6 +14,10 @@ from gemma4cli.records import Row
 
 _TYPES = {"str": pa.string(), "Status": pa.string(), "int": pa.int64(), "float": pa.float64()}
 ROW_FIELDS = tuple(field.name for field in fields(Row) if field.name != "extra")
+# The row_index of the row whose answer a row has been given; a column of its own, where that is done at all.
+DUPLICATE_OF = "duplicate_of"
+DUPLICATE_KEY = "\0duplicate_of"  # in a Row's extra, where no column of a manifest can be called so
+_OURS = frozenset({*ROW_FIELDS, DUPLICATE_OF})
 _DTYPES = {
     "halffloat": "float16",
     "float": "float32",
@@ -34,11 +38,11 @@ def row_columns() -> list[pa.Field]:
 
 def carried_names(columns: pa.Schema) -> dict[str, str]:
     """Input column -> output column. A name that a Row has itself gets `input_` before it, again if need be."""
-    taken = set(ROW_FIELDS) | (set(columns.names) - set(ROW_FIELDS))
+    taken = {*_OURS, *columns.names}
     names = {}
     for name in columns.names:
         out = name
-        if name in ROW_FIELDS:
+        if name in _OURS:
             while out in taken:
                 out = f"input_{out}"
             taken.add(out)
@@ -46,19 +50,20 @@ def carried_names(columns: pa.Schema) -> dict[str, str]:
     return names
 
 
-def output_schema(columns: pa.Schema, document: Mapping[str, Any]) -> pa.Schema:
+def output_schema(columns: pa.Schema, document: Mapping[str, Any], duplicates: bool = False) -> pa.Schema:
     """The output's schema.
 
     Args:
         columns: the columns carried from the input, with the input's names and `huggingface` metadata, if it had any.
         document: what made the output (model, task, settings); becomes JSON under the key `gemma4cli`.
+        duplicates: there is a column for the row whose answer a row has been given.
 
     Its `huggingface` metadata lets `datasets` read every column with its type, class names included; it is left out
     where a type has no word in `datasets`, which then goes by the Arrow types.
     """
     names = carried_names(columns)
     carried = [pa.field(names[field.name], field.type) for field in columns]
-    out = row_columns() + carried
+    out = row_columns() + ([pa.field(DUPLICATE_OF, pa.int64())] if duplicates else []) + carried
     metadata = {"gemma4cli": strict_json.encode(document)}
     described = _described(columns)
     try:
@@ -68,6 +73,18 @@ def output_schema(columns: pa.Schema, document: Mapping[str, Any]) -> pa.Schema:
     features |= {names[name]: value for name, value in described.items() if name in names}
     metadata["huggingface"] = json.dumps({"info": {"features": features}}).encode()
     return pa.schema(out, metadata)
+
+
+def with_columns(schema: pa.Schema, more: Sequence[pa.Field]) -> pa.Schema:
+    """The schema with more columns, which its metadata for `datasets` then describes as well."""
+    metadata = dict(schema.metadata or {})
+    try:
+        features = json.loads(metadata[b"huggingface"])
+        features["info"]["features"] |= {field.name: feature(field.type) for field in more}
+        metadata[b"huggingface"] = json.dumps(features).encode()
+    except (KeyError, ValueError):
+        metadata.pop(b"huggingface", None)
+    return pa.schema([*schema, *more], metadata)
 
 
 def feature(kind: pa.DataType) -> Any:

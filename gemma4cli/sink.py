@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import os
-import shutil
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, BinaryIO, Self
 
+import numpy as np
 import pyarrow as pa
 
-from gemma4cli import outputs, parts, strict_json
-from gemma4cli.errors import JobError
+from gemma4cli import assembly, keys, ledger, outputs, parts, pending, reading, strict_json
+from gemma4cli.duplicates import Duplicates
+from gemma4cli.errors import JobError, UsageError
 from gemma4cli.escaping import printable
-from gemma4cli.outputs import Format, Output
-from gemma4cli.parts import Part
-from gemma4cli.records import Row
-from gemma4cli.schema import carried_names, output_schema
-from gemma4cli.tables import has_times, nbytes, python_values, record_of, table_of
+from gemma4cli.identity import UNKNOWN, Key, content_key, differences, id_key
+from gemma4cli.inputs import Inputs
+from gemma4cli.ledger import Source
+from gemma4cli.outputs import Output
+from gemma4cli.pending import Pending, Resume
+from gemma4cli.records import Item, Row, Status
+from gemma4cli.schema import DUPLICATE_OF, carried_names, output_schema
+from gemma4cli.tables import has_times, manifest_record, nbytes, record_of, table_of
 
-PART_ROWS = 5_000
+PART_ROWS = 50_000
 PART_BYTES = 64 << 20
-PART_SECONDS = 60.0
+PART_SECONDS = 10.0
+# What a crash may cost: this share of the time that the job has run for. Parts grow with the job, to PART_SECONDS.
+_AT_RISK = 1 / 25
+_LEAST_SECONDS = 0.1
 
 
 class OutputClosedError(JobError):
@@ -38,9 +46,11 @@ class Sink(ABC):
     """Takes the rows of a job in any order. Rows that were flushed outlive a crash; `finish` puts all in order.
 
     state: the folder for logs and summary.json; None when the output is a stream.
+    notices: what was found damaged, for people.
     """
 
     state: Path | None = None
+    notices: Sequence[str] = ()
 
     @staticmethod
     def open(
@@ -50,6 +60,9 @@ class Sink(ABC):
         metadata: Mapping[str, Any],
         overwrite: bool = False,
         *,
+        fingerprint: Mapping[str, Any] | None = None,
+        resume: Resume = Resume(),  # noqa: B008  frozen
+        dedupe: bool = False,
         part_rows: int = PART_ROWS,
         part_seconds: float = PART_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -61,19 +74,42 @@ class Sink(ABC):
             output: a folder, `X.parquet`, `X.jsonl`, or `-` for lines of JSON on standard output.
             columns: columns carried from the input, with its names.
             metadata: what made the output; stored in it as JSON.
-            overwrite: replace output of an earlier run; anything else is left alone and refused.
+            overwrite: start again, in the place of an earlier run's output.
+            fingerprint: what decides the answers; an output made with another one is refused unless `resume` allows.
+            resume: how to go on where rows are there already.
+            dedupe: rows of equal content get the answer of the first of them.
             part_rows, part_seconds: rows are kept in memory no longer than either of them says.
             stdout: where `-` writes; the process's standard output if None.
 
         Raises:
-            UsageError: something lies there already, or it cannot be written to.
+            UsageError: what lies there is not ours, is in use, or was made otherwise; or it cannot be written to.
         """
         if output == "-":
+            if dedupe:
+                message = "--dedupe looks answers up in the output, which standard output does not allow"
+                raise UsageError(message, "write to a file or a folder")
             return StreamSink(stdout or sys.stdout.buffer, columns)
         place = outputs.locate(output)
         lock = outputs.claim(place, overwrite)
-        schema = output_schema(columns, {"task": task, **metadata})
-        return PartSink(place, schema, columns, lock, part_rows, part_seconds, clock)
+        try:
+            made = dict(fingerprint or {})
+            schema = output_schema(
+                columns, {"task": task, **metadata, **({"fingerprint": made} if made else {})}, dedupe
+            )
+            return PartSink(
+                place, schema, columns, lock, made, resume, part_rows=part_rows, part_seconds=part_seconds, clock=clock
+            )
+        except BaseException:
+            outputs.release(lock)
+            raise
+
+    @abstractmethod
+    def pending(self, inputs: Inputs) -> Pending:
+        """The rows that are still to do. Raises UsageError when rows that are there are not what the input says."""
+
+    def duplicates(self) -> Iterator[Row]:
+        """Rows held back because others have their content, with the answers of those; ask when those are written."""
+        return iter(())
 
     @abstractmethod
     def write(self, row: Row) -> None:
@@ -105,9 +141,9 @@ class Sink(ABC):
 
 
 class PartSink(Sink):
-    """Writes parts, then the sorted data set or file from them.
+    """Writes parts, then the sorted data set or file from them and from what was there before.
 
-    `committed` lists the parts that count: what is not in it was never written.
+    `ledger` knows the files whose rows count: what is not in it was never written.
     """
 
     def __init__(
@@ -116,51 +152,118 @@ class PartSink(Sink):
         schema: pa.Schema,
         columns: pa.Schema,
         lock: IO[str],
+        fingerprint: Mapping[str, Any],
+        resume: Resume,
+        *,
         part_rows: int,
         part_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         self.state: Path = place.state
-        self.committed: list[Part] = []
         self._place, self._schema, self._lock = place, schema, lock
         self._names = carried_names(columns)
+        self._dedupe = DUPLICATE_OF in schema.names
+        self._fingerprint, self._resume = fingerprint, resume
+        try:
+            self.ledger = ledger.read(place, repair=True)
+            # Data that is finished stays whole and sorted until the new rows can be put in at once.
+            self._folder = place.state / "parts" if self.ledger.finished else place.parts
+            self._folder.mkdir(exist_ok=True)
+        except OSError as error:
+            message = f"cannot read what is in {self._shown}: {error.strerror or error}"
+            raise UsageError(message, "choose another output") from error
+        self.notices = self.ledger.notices
+        self._refuse_other_settings()
         self._part_rows, self._part_seconds, self._clock = part_rows, part_seconds, clock
         self._rows: list[Row] = []
+        self._keys: list[Key] = []
+        self._inputs: list[str | None] = []
+        self._expected: dict[int, tuple[Key, Item]] = {}
         self._held = 0
+        self._began: float | None = None
         self._since = clock()
+        self._duplicates: Duplicates | None = None
+        self._left: Callable[[], Iterator[Item]] = lambda: iter(())
+
+    @property
+    def _shown(self) -> str:
+        return printable(str(self._place.path))
+
+    def pending(self, inputs: Inputs) -> Pending:
+        live, _ = self.ledger.live()
+        total = inputs.total
+        kept, kept_keys = ledger.counts(live), live
+        if len(live):
+            ids, contents = pending.read_keys(inputs)
+            plan = pending.plan(live, ids, contents, self._resume)
+            pending.refuse(plan, self._resume, self._shown, self._id_of)
+            redone = np.isin(keys.column(live, "row_index"), plan.row_index)
+            total = int(np.count_nonzero(plan.row_index >= 0))
+            kept_keys = live.filter(pa.array(~redone))
+            kept = ledger.counts(kept_keys)
+            self._left = functools.partial(pending.items, plan, inputs, self._expect)
+        else:
+            self._left = functools.partial(self._first_time, inputs)
+        if self._dedupe:
+            self._duplicates = Duplicates(kept_keys)
+        self._note(None if total is None else total + kept["ok"] + kept["failed"])
+        idle = total == 0 and self.ledger.finished and not self.ledger.added
+        return Pending(total, kept["ok"], kept["failed"], idle, self._to_compute)
+
+    def duplicates(self) -> Iterator[Row]:
+        if self._duplicates is not None and self._duplicates.waiting:
+            self.flush()
+            try:
+                yield from self._duplicates.copies(self._left(), self._expected, self.ledger.sources)
+            except parts.DamagedPartError as error:
+                raise self._damaged(error) from error
 
     def write(self, row: Row) -> None:
+        now = self._clock()
+        if self._began is None:
+            self._began = now
         if not self._rows:
-            self._since = self._clock()
+            self._since = now
+        key, item = self._expected.pop(row.row_index, (None, None))
         self._rows.append(row)
+        self._keys.append(key or Key(id_key(row.id), UNKNOWN))
+        failed = row.status is Status.FAILED
+        self._inputs.append(strict_json.dumps(manifest_record(item)) if failed and item is not None else None)
         self._held += nbytes(row)
-        if (
-            len(self._rows) >= self._part_rows
-            or self._held >= PART_BYTES
-            or self._clock() - self._since >= self._part_seconds
-        ):
+        wait = min(self._part_seconds, max(_LEAST_SECONDS, _AT_RISK * (now - self._began)))
+        if len(self._rows) >= self._part_rows or self._held >= PART_BYTES or now - self._since >= wait:
             self.flush()
 
     def flush(self) -> None:
         if not self._rows:
             return
-        table = table_of(self._rows, self._schema, self._names)
+        order = sorted(range(len(self._rows)), key=lambda i: self._rows[i].row_index)
+        rows = [self._rows[i] for i in order]
+        table = table_of(rows, self._schema, self._names)
+        own = keys.table(
+            [row.row_index for row in rows],
+            [self._keys[i] for i in order],
+            [row.status is Status.FAILED for row in rows],
+            [self._inputs[i] for i in order],
+        )
+        header = {"fingerprint": self._fingerprint}
+        metadata = {ledger.IN_PART.decode(): keys.encoded(own, header)}
         try:
-            self.committed.append(parts.write_part(self._place.parts, len(self.committed), table))
+            path = parts.write_part(self._folder, self.ledger.next_part, table, metadata)
         except OSError as error:
             raise self._failed(error) from error
-        self._rows, self._held = [], 0
+        self.ledger.next_part += 1
+        self.ledger.sources.append(Source(path, own, False, header))
+        self._rows, self._keys, self._inputs, self._held = [], [], [], 0
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.flush()
         try:
-            groups = parts.row_groups(parts.merged(self._place.parts, self.committed, self._schema))
-            if self._place.format is Format.FOLDER:
-                self._finish_folder(groups)
-            else:
-                self._finish_file(groups)
+            assembly.assemble(self._place, self.ledger, self._schema, self._fingerprint)
             with parts.whole_file(self.state / "summary.json") as temporary:
                 temporary.write_bytes(strict_json.encode(summary, indent=2) + b"\n")
+        except parts.DamagedPartError as error:
+            raise self._damaged(error) from error
         except (OSError, pa.ArrowException) as error:
             raise self._failed(error) from error
 
@@ -168,32 +271,58 @@ class PartSink(Sink):
         try:
             self.flush()
         finally:
-            self._lock.close()
+            outputs.release(self._lock)
 
-    def _finish_folder(self, groups: Iterable[pa.Table]) -> None:
-        data, ordered = self._place.parts, self.state / "sorted"
-        shutil.rmtree(ordered, ignore_errors=True)
-        parts.write_folder(ordered, groups, self._schema)
-        parts.swap(ordered, data)
-        for path in ordered.iterdir():
-            if not outputs.is_part(path.name):  # not ours: it was put there while the job ran
-                path.rename(data / path.name)
-        shutil.rmtree(ordered)
+    def _to_compute(self) -> Iterator[Item]:
+        items = self._left()
+        return items if self._duplicates is None else self._duplicates.computed(items, self._digested)
 
-    def _finish_file(self, groups: Iterable[pa.Table]) -> None:
-        with parts.whole_file(self._place.path, self.state / "sorted") as temporary:
-            if self._place.format is Format.PARQUET:
-                parts.write_parquet(temporary, groups, self._schema)
-            else:
-                with temporary.open("wb") as file:
-                    file.writelines(line for group in groups for line in _lines(group))
-        shutil.rmtree(self._place.parts)
+    def _first_time(self, source: Iterable[Item]) -> Iterator[Item]:
+        for item in source:
+            self._expect(item, Key(id_key(item.id), content_key(item)))
+            yield item
+
+    def _expect(self, item: Item, key: Key) -> None:
+        self._expected[item.row_index] = key, item
+
+    def _digested(self, item: Item, digest: tuple[int, int]) -> None:
+        key, _ = self._expected[item.row_index]
+        self._expected[item.row_index] = key._replace(digest=digest), item
+
+    def _note(self, total: int | None) -> None:
+        """Leaves word of how many rows there are, for whoever looks while the job runs or after it was stopped."""
+        with contextlib.suppress(OSError), parts.whole_file(self.state / "job.json") as temporary:
+            temporary.write_bytes(strict_json.encode({"total": total}) + b"\n")
+
+    def _refuse_other_settings(self) -> None:
+        made = self.ledger.fingerprint
+        if made is None or not self._fingerprint or self._resume.new_only or self._resume.retry_failed:
+            return
+        found = differences(made, self._fingerprint)
+        if found:
+            more = f" (and {len(found) - 4} more)" if len(found) > 4 else ""
+            message = f"{self._shown} was made with other settings: {'; '.join(found[:4])}{more}"
+            raise UsageError(message, pending.WAYS)
+
+    def _id_of(self, row_index: int) -> str:
+        with contextlib.suppress(parts.DamagedPartError, KeyError):
+            return str(reading.records(self.ledger.sources, [row_index], ["id"])[row_index]["id"])
+        return f"row {row_index}"
+
+    def _damaged(self, error: parts.DamagedPartError) -> JobError:
+        message = f"{printable(str(error.path))} is damaged ({printable(str(error))})"
+        try:
+            target = ledger.set_aside(error.path, self._place)
+        except OSError:
+            return JobError(message, "move it away, and run the same command again to do its rows again")
+        hint = f"it is set aside as {printable(str(target))}; run the same command again to do its rows again"
+        return JobError(message, hint)
 
     def _failed(self, error: BaseException) -> JobError:
-        rows = sum(part.rows for part in self.committed)
-        kept = f"{rows} rows are kept in {len(self.committed)} parts in {printable(str(self._place.parts))}"
+        rows = sum(len(source.keys) for source in self.ledger.sources)
+        kept = f"{rows} rows are kept in {len(self.ledger.sources)} parts in {printable(str(self._folder))}"
         reason = getattr(error, "strerror", None) or error
-        return JobError(f"cannot write to {printable(str(self._place.path))}: {reason}", f"{kept}; make room for more")
+        return JobError(f"cannot write to {self._shown}: {reason}", f"{kept}; make room for more")
 
 
 class StreamSink(Sink):
@@ -206,11 +335,14 @@ class StreamSink(Sink):
         self._waiting: list[tuple[int, bytes]] = []
         self._next = 0
 
+    def pending(self, inputs: Inputs) -> Pending:
+        return Pending(inputs.total, 0, 0, False, inputs.__iter__)
+
     def write(self, row: Row) -> None:
         record = record_of(row, self._names)
         for name, kind in self._times.items():
             record[name] = pa.scalar(record[name], kind)  # times may come as integers
-        heapq.heappush(self._waiting, (row.row_index, _line(record)))
+        heapq.heappush(self._waiting, (row.row_index, assembly.line(record)))
         if row.row_index == self._next:
             self._emit(in_order=True)
 
@@ -237,16 +369,6 @@ class StreamSink(Sink):
             raise OutputClosedError("the reader of standard output has gone") from error
         except OSError as error:
             raise JobError(f"cannot write to standard output: {error.strerror or error}") from error
-
-
-def _line(record: Mapping[str, Any]) -> bytes:
-    return strict_json.encode(record) + b"\n"
-
-
-def _lines(group: pa.Table) -> Iterator[bytes]:
-    columns = [python_values(column) for column in group.columns]
-    for values in zip(*columns, strict=True):
-        yield _line(dict(zip(group.column_names, values, strict=True)))
 
 
 def _discard(stream: BinaryIO) -> None:

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from gemma4cli.errors import JobError
 from gemma4cli.escaping import printable, without_surrogates
-from gemma4cli.records import Row
-from gemma4cli.schema import ROW_FIELDS
+from gemma4cli.records import Item, Row
+from gemma4cli.schema import DUPLICATE_KEY, DUPLICATE_OF, ROW_FIELDS
 
 _own_values = attrgetter(*ROW_FIELDS)
 
@@ -23,9 +23,26 @@ def table_of(rows: Sequence[Row], schema: pa.Schema, names: Mapping[str, str]) -
         JobError: a carried value does not fit its column's type.
     """
     columns: list[Sequence[Any]] = list(zip(*map(_own_values, rows), strict=True)) or [()] * len(ROW_FIELDS)
+    if DUPLICATE_OF in schema.names:
+        columns.append([row.extra.get(DUPLICATE_KEY) for row in rows])
     columns += [[row.extra.get(name) for row in rows] for name in names]
     pairs = zip(columns, schema, strict=True)
     return pa.Table.from_arrays([_array(values, field, rows) for values, field in pairs], schema=schema)
+
+
+def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the columns and types of a schema; columns that it lacks are null.
+
+    Raises:
+        ArrowInvalid: a value does not fit its new type.
+    """
+    if table.schema.equals(schema):
+        return table.replace_schema_metadata(schema.metadata)
+    columns = [
+        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def record_of(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
@@ -34,6 +51,22 @@ def record_of(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
     for name, out in names.items():
         record[out] = row.extra.get(name)
     return record
+
+
+def manifest_record(item: Item) -> dict[str, Any]:
+    """A row's input as a record that a manifest can have: absolute paths, the prompt and the carried columns.
+
+    Media without an address are null: their bytes are in the manifest that they came from.
+    """
+    record: dict[str, Any] = {"id": item.id}
+    kinds = [medium.kind for medium in item.media]
+    for kind in dict.fromkeys(kinds):
+        found = [medium.location or None for medium in item.media if medium.kind is kind]
+        name = kind.value if kind is not None and None not in kinds else "path"
+        record[name if len(found) == 1 else f"{name}s"] = found[0] if len(found) == 1 else found
+    if item.prompt is not None:
+        record["prompt"] = item.prompt
+    return {**item.extra, **record}
 
 
 def nbytes(row: Row) -> int:

@@ -157,7 +157,15 @@ class RunOptions:
         _flag("--grace", panel=LIMITS, metavar="S", help="Seconds to finish rows after Ctrl-C. Default: 30."),
     ] = None
     overwrite: Annotated[
-        bool, _flag("--overwrite", panel=OUTPUT, help="Replace an output that an earlier run wrote.")
+        bool, _flag("--overwrite", panel=OUTPUT, help="Start again, in the place of an output that is there.")
+    ] = False
+    new_only: Annotated[
+        bool,
+        _flag("--new-only", panel=OUTPUT, help="Keep the rows that are there; do new inputs, and changed ones again."),
+    ] = False
+    retry_failed: Annotated[bool, _flag("--retry-failed", panel=OUTPUT, help="Do failed rows again.")] = False
+    dedupe: Annotated[
+        bool, _flag("--dedupe", panel=OUTPUT, help="Compute equal inputs once; the others get the same answer.")
     ] = False
     quiet: Annotated[bool, _flag("--quiet", "-q", panel=OUTPUT, help="Only errors.")] = False
     verbose: Annotated[

@@ -18,7 +18,9 @@ def run_task(task: str, options: RunOptions, language: str | None = None) -> int
     """
     from gemma4cli import config as configuration
     from gemma4cli import models, tasks
+    from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
+    from gemma4cli.pending import Resume
     from gemma4cli.sink import Sink
     from gemma4cli.stats import Stats
 
@@ -31,6 +33,7 @@ def run_task(task: str, options: RunOptions, language: str | None = None) -> int
         configuration.Overrides(**shared, engine_args=tuple(options.engine_arg or ()), language=language),
     )
     output = output_path(task, options)
+    _refuse_contradictions(options)
     if task == "annotate" and config.prompts.text is None and options.prompt_column is None:
         from gemma4cli.errors import UsageError
 
@@ -52,28 +55,63 @@ def run_task(task: str, options: RunOptions, language: str | None = None) -> int
         ),
         sys.stdin.buffer,
     )
-    stats = Stats(inputs.total, config.limits.max_failures)
     sink = Sink.open(
-        output, task, inputs.columns, config.as_dict(), options.overwrite, stdout=_output.standard_output()
+        output,
+        task,
+        inputs.columns,
+        config.as_dict(),
+        options.overwrite,
+        fingerprint=fingerprint(config, model),
+        resume=Resume(options.new_only, options.retry_failed, partial=options.limit is not None),
+        dedupe=options.dedupe,
+        stdout=_output.standard_output(),
     )
     with sink:
+        pending = sink.pending(inputs)
+        for notice in sink.notices:
+            _print_line(f"note: {notice}")
+        if pending.idle:
+            if not options.quiet:
+                _print_line(_nothing_left(pending, output))
+            return _errors.FAILED_ROWS if pending.kept_failed else _errors.DONE
+        stats = Stats(pending.total, config.limits.max_failures)
         if options.verbose:
             with _output.noise_to_standard_error():
-                summary = _job(config, model, inputs, sink, stats, options)
+                summary = _job(config, model, pending, sink, stats, options)
         else:
             log = None if sink.state is None else sink.state / "engine.log"
             with _output.noise_to(log) as path:
                 try:
-                    summary = _job(config, model, inputs, sink, stats, options)
+                    summary = _job(config, model, pending, sink, stats, options)
                 except Exception as error:
                     _explain(error, path, kept=log is not None)
                     raise
     if not options.quiet:
         _output.print_summary(summary, output)
-    return _errors.FAILED_ROWS if summary["rows"]["failed"] else _errors.DONE
+        if pending.skipped:
+            _print_line(f"  {pending.skipped:>6,} rows of earlier runs are kept")
+    return _errors.FAILED_ROWS if summary["rows"]["failed"] + pending.kept_failed else _errors.DONE
 
 
-def _job(config: Any, model: Any, inputs: Any, sink: Any, stats: Any, options: RunOptions) -> dict[str, Any]:
+def _refuse_contradictions(options: RunOptions) -> None:
+    from gemma4cli.errors import UsageError
+
+    if options.overwrite and (options.new_only or options.retry_failed):
+        other = "--new-only" if options.new_only else "--retry-failed"
+        raise UsageError(f"--overwrite starts again, which leaves {other} nothing to keep", "Leave one of them out.")
+
+
+def _print_line(line: str) -> None:
+    _output.console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _nothing_left(pending: Any, output: str) -> str:
+    failed = f", {pending.kept_failed:,} of them failed; --retry-failed does those again" if pending.kept_failed else ""
+    rows = "1 row is" if pending.skipped == 1 else f"{pending.skipped:,} rows are"
+    return f"nothing is left to do: {rows} in {output}{failed}"
+
+
+def _job(config: Any, model: Any, pending: Any, sink: Any, stats: Any, options: RunOptions) -> dict[str, Any]:
     import queue
 
     from gemma4cli import pipeline, stop
@@ -95,10 +133,10 @@ def _job(config: Any, model: Any, inputs: Any, sink: Any, stats: Any, options: R
             for name, value in sorted(bare.describe().get("settings", {}).items()):
                 _output.console().print(f"  {name} = {value}", markup=False, highlight=False)
         engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, stats.engine_ready)
-        pool = RenderPool(RenderJob(config, model, bare.renderer), limits.row_timeout_s, events.put, inputs.total)
+        pool = RenderPool(RenderJob(config, model, bare.renderer), limits.row_timeout_s, events.put, pending.total)
         try:
             with stop.on_signals(limits.grace_s, drain, bare.close):
-                return pipeline.run(config, inputs, pool, engine, sink, stats, events)
+                return pipeline.run(config, pending, pool, engine, sink, stats, events)
         finally:
             pool.close()
             engine.close()

@@ -209,10 +209,10 @@ def test_a_refused_command_leaves_the_way_free_for_the_right_one(gemma4, photos:
 
 def test_nothing_is_overwritten_unasked(gemma4, photos: Path) -> None:
     assert gemma4("caption", photos, *FAKE).returncode == 0
-    again = gemma4("caption", photos, *FAKE)
+    again = gemma4("caption", photos, *FAKE, "--max-tokens", "9")
     assert again.returncode == 2
     assert "--overwrite" in again.stderr
-    assert gemma4("caption", photos, *FAKE, "--overwrite").returncode == 0
+    assert gemma4("caption", photos, *FAKE, "--max-tokens", "9", "--overwrite").returncode == 0
 
 
 def test_a_model_that_is_nowhere_is_one_error_with_the_ways_out(gemma4, photos: Path) -> None:

@@ -1,0 +1,127 @@
+"""Finished data and parts -> new finished data, in order of row_index, in the place of the old in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gemma4cli import keys, parts, reading, strict_json
+from gemma4cli.errors import JobError
+from gemma4cli.escaping import printable
+from gemma4cli.ledger import Ledger
+from gemma4cli.outputs import Format, Output
+from gemma4cli.schema import with_columns
+from gemma4cli.tables import python_values
+
+Ints = np.ndarray[Any, np.dtype[Any]]
+
+
+def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapping[str, Any]) -> None:
+    """Puts all rows that count in order, with their keys beside them, and removes the parts.
+
+    A crash at any moment leaves either the old state or the new: what decides is the one step in which the new data
+    takes the place of the old, and the keys that hold are those whose seals fit the data.
+
+    Raises:
+        OSError, ArrowException: it cannot be written.
+        DamagedPartError: a file of rows cannot be read.
+    """
+    live, replaced = ledger.live()
+    files = list(zip([source.path for source in ledger.sources], replaced, strict=True))
+    ordered = place.state / "sorted"
+    path = place.state / f"keys-{secrets.token_hex(4)}.parquet"
+    schema = _united([source.path for source in ledger.sources], schema)
+    if place.format is Format.FOLDER:
+        shutil.rmtree(ordered, ignore_errors=True)
+        groups = parts.row_groups(parts.merged(files, schema))
+        written = parts.write_folder(ordered, groups, schema)
+        _write_keys(path, live, [keys.seal(file, rows) for file, rows in written], fingerprint)
+        parts.swap(ordered, place.parts)
+        parts.clear(ordered, place.parts)
+    else:
+        with parts.whole_file(place.path, ordered) as temporary:
+            if place.format is Format.PARQUET:
+                rows = parts.write_parquet(temporary, parts.row_groups(parts.merged(files, schema)), schema)
+            else:
+                rows = _write_lines(temporary, ledger, replaced, schema)
+            _write_keys(path, live, [keys.seal(temporary, rows, place.path.name)], fingerprint)
+    for other in place.state.glob("keys-*.parquet"):
+        if other != path:
+            other.unlink()
+    shutil.rmtree(place.state / "parts", ignore_errors=True)
+
+
+def _write_keys(path: Path, live: pa.Table, seals: Sequence[keys.Seal], fingerprint: Mapping[str, Any]) -> None:
+    if sum(each.rows for each in seals) != len(live):
+        raise JobError("the rows do not add up, so nothing was replaced", "run the same command again")
+    header = {"fingerprint": fingerprint, "files": [list(each) for each in seals]}
+    with parts.whole_file(path) as temporary:
+        keys.write(temporary, live, header)
+
+
+def _united(paths: Iterable[Path], schema: pa.Schema) -> pa.Schema:
+    """The schema of the run, with the columns that only earlier rows have after its own."""
+    written = _as_written(schema)
+    known = []
+    for path in paths:
+        if path.suffix in (".parquet", ".pq"):
+            with contextlib.suppress(OSError, pa.ArrowException), pq.ParquetFile(path) as file:
+                known.append(file.schema_arrow.remove_metadata())
+    if all(other.equals(written) for other in known):
+        return schema
+    try:
+        united = pa.unify_schemas([written, *known], promote_options="permissive")
+    except pa.ArrowException as error:
+        message = f"the columns have other types than in the rows that are there: {printable(str(error))}"
+        raise JobError(message, "write to another output, or start again with --overwrite") from error
+    own = [
+        field if united.field(field.name).type == written.field(field.name).type else united.field(field.name)
+        for field in schema
+    ]
+    return with_columns(pa.schema(own, schema.metadata), [field for field in united if field.name not in schema.names])
+
+
+def _as_written(schema: pa.Schema) -> pa.Schema:
+    """The schema as it comes back from Parquet, which has no times in whole seconds, for one."""
+    buffer = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), buffer)
+    return pq.read_schema(pa.BufferReader(buffer.getvalue())).remove_metadata()
+
+
+def _write_lines(path: Path, ledger: Ledger, replaced: Sequence[Ints], schema: pa.Schema) -> int:
+    """Lines of JSON from the finished lines, which stay as they are, and from parts."""
+    pairs = list(zip(ledger.sources, replaced, strict=True))
+    old = [_old_lines(source.path, without) for source, without in pairs if source.finished]
+    new = _new_lines(parts.merged([(s.path, without) for s, without in pairs if not s.finished], schema))
+    rows = 0
+    with path.open("wb") as file:
+        for _, text in heapq.merge(*old, new, key=lambda pair: pair[0]):
+            file.write(text)
+            rows += 1
+    return rows
+
+
+def _old_lines(path: Path, without: Ints) -> Iterator[tuple[int, bytes]]:
+    left_out = frozenset(without.tolist())
+    return (pair for pair in reading.lines(path) if pair[0] not in left_out)
+
+
+def _new_lines(groups: Iterable[pa.Table]) -> Iterator[tuple[int, bytes]]:
+    for group in groups:
+        columns = [python_values(column) for column in group.columns]
+        for values in zip(*columns, strict=True):
+            yield values[0], line(dict(zip(group.column_names, values, strict=True)))
+
+
+def line(record: Mapping[str, Any]) -> bytes:
+    """A record as a line of JSON."""
+    return strict_json.encode(record) + b"\n"

@@ -1,0 +1,173 @@
+"""What a row is, and what made it: keys of rows by which a later run knows them again, and the settings of a run.
+
+A row is known by its id and by its content: for a file its name, size and time of change, which cost no reading;
+for embedded bytes and data: URIs their hash; for addresses their text; and the row's own prompt and texts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import fields
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from gemma4cli.escaping import printable
+from gemma4cli.records import Item, Media
+
+if TYPE_CHECKING:
+    from gemma4cli.config import RunConfig
+    from gemma4cli.models import Model
+
+UNKNOWN = 0  # in the place of a content's key: not known, equal to any
+_CHUNK = 1 << 20
+# Limits decide whether a row has an answer, never which: raising one does not make the answers others.
+_LIMITS = ("max_pixels", "allow_", "root", "timeout", "max_bytes")
+_MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+
+
+class Key(NamedTuple):
+    """Hashes of a row's id and of its content; `digest` is that of the very bytes, as two halves, 0 if not taken."""
+
+    id: int
+    content: int
+    digest: tuple[int, int] = (0, 0)
+
+
+def id_key(id: str) -> int:
+    """64 bits of an id. That two ids share them does no harm unless their contents do so as well."""
+    return int.from_bytes(blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def content_key(item: Item) -> int:
+    """64 bits of what a row is made of; never UNKNOWN. Costs one `stat` for each file."""
+    if item.failure is not None:
+        text = f"{item.failure.stage}\0{item.failure.type}"
+        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") or 1
+    hash = blake2b(digest_size=8)
+    hash.update(b"\0" if item.prompt is None else b"p" + _text(item.prompt))
+    for part in item.content:
+        hash.update(b"t" + _text(part) if isinstance(part, str) else _stamp(part))
+    return int.from_bytes(hash.digest(), "little") or 1
+
+
+def content_digest(item: Item) -> tuple[int, int]:
+    """128 bits of the bytes that a row is made of, read whole, and of its prompt; (0, 0) if they cannot be had."""
+    hash = blake2b(digest_size=16)
+    hash.update(b"\0" if item.prompt is None else b"p" + _text(item.prompt))
+    try:
+        for part in item.content:
+            if isinstance(part, str):
+                hash.update(b"t" + _text(part))
+                continue
+            hash.update(str(part.kind).encode())
+            path = None if part.data is not None else local_path(part.location)
+            inner = blake2b(part.data or b"", digest_size=16) if path is None else _file_hash(path)
+            if part.data is None and path is None:
+                inner.update(b"u" + _text(part.location))
+            hash.update(inner.digest())
+    except (OSError, ValueError):
+        return (0, 0)
+    if item.failure is not None or not item.content:
+        return (0, 0)
+    value = hash.digest()
+    return int.from_bytes(value[:8], "little") or 1, int.from_bytes(value[8:], "little")
+
+
+def local_path(location: str) -> str | None:
+    """The path that a location means; None for URIs of other kinds than file:."""
+    head = location[:8].lower()
+    if head.startswith("file:"):
+        return os.fsdecode(unquote_to_bytes(urlsplit(location).path))
+    return None if head.startswith(("data:", "http:", "https:")) else location
+
+
+def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
+    """What decides the answers of a run, as flat fields with values for people: model, prompts, sampling, media.
+
+    A checkpoint in a local folder is known by its files' names, sizes and times, not by the path alone.
+    """
+    from gemma4cli.models import ALIASES
+
+    folder = Path(model.location)
+    local = model.revision is None and folder.is_dir()
+    found: dict[str, Any] = {
+        "task": config.task,
+        "engine": config.engine,
+        "model": folder.name if local else ALIASES.get(model.name, model.name),
+    }
+    if local:
+        found |= {f"model file {name}": stamp for name, stamp in _files_of(folder).items()}
+    else:
+        found["revision"] = model.revision
+    found["--system"] = config.prompts.system
+    if config.prompts.text is not None:
+        found["--prompt"] = config.prompts.text
+    else:
+        found |= {f"prompt for {kind.value}": text for kind, text in config.prompts.by_kind.items()}
+    for section in (config.sampling, config.media):
+        for field in fields(section):
+            if not field.name.startswith(_LIMITS):
+                value = getattr(section, field.name)
+                flag = f"--{field.name.replace('_', '-')}"
+                found[flag] = value if isinstance(value, (int, float, str)) or value is None else str(value)
+    return found
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Each field that differs, in words: from what to what."""
+    return [
+        f"{name} was {_shown(old[name]) if name in old else 'not there'}, "
+        f"is {_shown(new[name]) if name in new else 'not there'}"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name) or (name in old) != (name in new)
+    ]
+
+
+def _shown(value: Any) -> str:
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    text = printable(text)
+    return text if len(text) <= 60 else f"{text[:40]}...{text[-15:]}"
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return len(data).to_bytes(8, "little") + data
+
+
+def _stamp(media: Media) -> bytes:
+    kind = str(media.kind)
+    if media.data is not None:
+        return f"d{kind}".encode() + blake2b(media.data, digest_size=16).digest()
+    path = local_path(media.location)
+    if path is None:
+        return f"u{kind}".encode() + _text(media.location)
+    try:
+        found = os.stat(path)  # noqa: PTH116  a Path for each row would double the cost of a key
+        what = f"{found.st_size} {found.st_mtime_ns}"
+    except (OSError, ValueError):
+        what = "missing"
+    return f"f{kind} {what} ".encode() + _text(path.rpartition("/")[2])
+
+
+def _file_hash(path: str) -> blake2b:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+        raise OSError("not a regular file")  # a pipe would be waited for without end
+    hash = blake2b(digest_size=16)
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        while chunk := file.read(_CHUNK):
+            hash.update(chunk)
+    return hash
+
+
+def _files_of(folder: Path) -> dict[str, str]:
+    stamps = {}
+    for path in sorted(folder.iterdir()):
+        if path.name in _MODEL_FILES or path.suffix in _WEIGHTS:
+            found = path.stat()
+            stamps[path.name] = f"{found.st_size} bytes of {found.st_mtime_ns / 1e9:.3f}"
+    return stamps

@@ -1,0 +1,256 @@
+"""What is committed: the files that hold rows for good, with the keys of their rows.
+
+There is no list of what is done beside the data that could disagree with it: a part carries its own keys and is there
+whole or not at all; finished data has its keys in one file, which names the very data that it belongs to by a seal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gemma4cli import keys
+from gemma4cli.escaping import printable
+from gemma4cli.outputs import Format, Output
+from gemma4cli.parts import is_part
+
+IN_PART = b"gemma4cli.keys"  # in the metadata of a part
+_UNREADABLE = (OSError, ValueError, pa.ArrowException, KeyError, TypeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of committed rows. `keys` has a row for each of its rows, in their order.
+
+    finished: it is part of the finished output, rather than a part on the way there.
+    """
+
+    path: Path
+    keys: pa.Table
+    finished: bool
+    header: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All that is committed. Of several rows with one row_index the one of the latest source counts.
+
+    notices: what was found damaged and what was done about it, for people.
+    """
+
+    sources: list[Source] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    next_part: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a finished output, whatever has been added to it since."""
+        return any(source.finished for source in self.sources)
+
+    @property
+    def added(self) -> bool:
+        """Whether there are parts that a finish would take in."""
+        return any(not source.finished for source in self.sources)
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any] | None:
+        """The settings that the latest rows were made with; None where they are not known."""
+        headers = [source.header for source in self.sources if source.header.get("fingerprint")]
+        return headers[-1]["fingerprint"] if headers else None
+
+    def live(self) -> tuple[pa.Table, list[np.ndarray[Any, Any]]]:
+        """The keys of the rows that count, by row_index; and for each source the row_index of those that do not."""
+        if not self.sources:
+            return keys.SCHEMA.empty_table(), []
+        all_keys = pa.concat_tables([source.keys for source in self.sources])
+        index = keys.column(all_keys, "row_index")
+        order = np.argsort(index, kind="stable")
+        last = np.ones(len(order), bool)
+        last[:-1] = index[order[1:]] != index[order[:-1]]
+        counts = np.zeros(len(order), bool)
+        counts[order[last]] = True
+        ends = np.cumsum([len(source.keys) for source in self.sources])[:-1]
+        replaced = [i[~c] for i, c in zip(np.split(index, ends), np.split(counts, ends), strict=True)]
+        chosen = order[last]
+        if len(chosen) == len(index) and np.array_equal(chosen, np.arange(len(index))):
+            return all_keys, replaced
+        return all_keys.take(pa.array(chosen)), replaced
+
+
+def read(place: Output, *, repair: bool) -> Ledger:
+    """Finds what is committed in an output.
+
+    Args:
+        repair: set damaged parts aside, under `damaged` in the state folder; otherwise they are only told of.
+
+    Raises:
+        OSError: the folders cannot be read.
+    """
+    ledger = Ledger()
+    sealed = _sealed(place, ledger)
+    for path in _data(place):
+        source = sealed.get(_seal_of(path, place)) or _unsealed(path, place, ledger, repair)
+        if source is not None:
+            ledger.sources.append(source)
+    # Finished data is older than any part.
+    ledger.sources.sort(key=lambda source: not source.finished)
+    ledger.next_part = 1 + max(map(_number, _names(place)), default=-1)
+    return ledger
+
+
+def _sealed(place: Output, ledger: Ledger) -> dict[tuple[str, int, int], Source]:
+    """Finished files by their seals, as the files of keys tell of them."""
+    found: dict[tuple[str, int, int], Source] = {}
+    for path in sorted(place.state.glob("keys-*.parquet")):
+        try:
+            table, header = keys.read(path)
+            seals = [keys.Seal(*values) for values in header["files"]]
+            if sum(each.rows for each in seals) != len(table):
+                raise ValueError("it has another number of rows than its data")
+        except _UNREADABLE as error:
+            shown = printable(str(path))
+            ledger.notices.append(f"{shown} is damaged ({_first_line(error)}); rows are known by their ids alone")
+            continue
+        start = 0
+        for each in seals:
+            name = each.name if place.format is Format.FOLDER else place.path.name
+            source = Source(_home(place) / name, table.slice(start, each.rows), True, header)
+            found[name, each.size, each.crc] = source
+            start += each.rows
+    return found
+
+
+def _seal_of(path: Path, place: Output) -> tuple[str, int, int]:
+    try:
+        return keys.seal(path, 0)[:3]
+    except OSError:
+        return path.name, -1, 0
+
+
+def _home(place: Output) -> Path:
+    return place.parts if place.format is Format.FOLDER else place.path.parent
+
+
+def _folders(place: Output) -> list[Path]:
+    """Where parts can be, finished ones first."""
+    return list(dict.fromkeys([place.parts, place.state / "parts"]))
+
+
+def _data(place: Output) -> Iterator[Path]:
+    if place.format is not Format.FOLDER and place.path.exists():
+        yield place.path
+    for folder in _folders(place):
+        if folder.is_dir():
+            names = [path for path in folder.iterdir() if is_part(path.name) and path.name[0] != "."]
+            yield from sorted(names, key=lambda path: _number(path.name))
+
+
+def _names(place: Output) -> Iterator[str]:
+    """Names that a new part must not have: those of parts, of damaged ones, and of temporary files."""
+    for folder in (*_folders(place), place.state / "damaged"):
+        if folder.is_dir():
+            yield from (path.name for path in folder.iterdir())
+
+
+def _number(name: str) -> int:
+    digits = name.lstrip(".").removeprefix("part-").partition(".")[0].partition("-")[0]
+    return int(digits) if digits.isdecimal() else -1
+
+
+def _unsealed(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source | None:
+    """A part, by the keys that it carries; or rows whose keys are lost, by their ids."""
+    shown = printable(str(path))
+    output = place.format is Format.FOLDER or path != place.path
+    if not output and place.format is Format.JSONL:
+        return _lines(path, ledger)
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata, rows = file.metadata.metadata or {}, file.metadata.num_rows
+            text = metadata.get(IN_PART)
+            if text is not None:
+                try:
+                    table, header = keys.decoded(text)
+                    if len(table) == rows:
+                        return Source(path, table, False, header)
+                except _UNREADABLE:
+                    pass
+            read = file.read(columns=["row_index", "id", "status"])
+    except _UNREADABLE as error:
+        _set_aside(path, place, ledger, repair, f"{shown} cannot be read ({_first_line(error)})")
+        return None
+    ledger.notices.append(f"the keys of {shown} are lost; its {rows:,} rows are known by their ids alone")
+    table = keys.adopted(*(read[name].to_pylist() for name in ("row_index", "id", "status")))
+    return Source(path, table, text is None, _made_with(metadata))
+
+
+def _lines(path: Path, ledger: Ledger) -> Source:
+    columns: tuple[list[Any], ...] = ([], [], [])  # row_index, id, status
+    damaged = 0
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+                values = int(record["row_index"]), record["id"], record["status"]
+            except _UNREADABLE:
+                damaged += 1
+                continue
+            for column, value in zip(columns, values, strict=True):
+                column.append(value)
+    lost = f"; {damaged:,} lines are damaged, and their rows will be done again" if damaged else ""
+    shown = printable(str(path))
+    ledger.notices.append(
+        f"the keys of {shown} are lost; its {len(columns[0]):,} rows are known by their ids alone{lost}"
+    )
+    return Source(path, keys.adopted(*columns), True)
+
+
+def set_aside(path: Path, place: Output) -> Path:
+    """Moves a damaged part to `damaged` in the state folder, where nobody reads it and nothing deletes it."""
+    folder = place.state / "damaged"
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / path.name
+    for number in range(1, 1000):
+        if not os.path.lexists(target):
+            break
+        target = folder / f"{path.name}.{number}"
+    path.rename(target)
+    return target
+
+
+def _set_aside(path: Path, place: Output, ledger: Ledger, repair: bool, what: str) -> None:
+    if repair:
+        target = set_aside(path, place)
+        ledger.notices.append(f"{what}; it is set aside as {printable(str(target))}, and its rows will be done again")
+    else:
+        ledger.notices.append(f"{what}; its rows will be done again")
+
+
+def _made_with(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
+    try:
+        return {"fingerprint": json.loads(metadata[b"gemma4cli"])["fingerprint"]}
+    except _UNREADABLE:
+        return {}
+
+
+def counts(table: pa.Table) -> Counter[str]:
+    """How many rows are ok, and how many failed."""
+    failed = int(np.count_nonzero(table["failed"].to_numpy()))
+    return Counter(ok=len(table) - failed, failed=failed)
+
+
+def _first_line(error: BaseException) -> str:
+    return printable(str(error).strip().split("\n")[0])[:200]
+
+
+def select(sources: Sequence[Source], finished: bool) -> list[Source]:
+    """The sources that are finished output, or those that are not."""
+    return [source for source in sources if source.finished is finished]

@@ -1,0 +1,90 @@
+"""Committed rows read back from where they lie: Parquet files, or lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gemma4cli.ledger import Source
+from gemma4cli.parts import DamagedPartError
+
+Ints = np.ndarray[Any, np.dtype[Any]]
+_LINE_INDEX = re.compile(rb'\{"row_index": ?(\d+)')
+_LINES_AT_ONCE = 10_000
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The row_index and the text of each line of a finished file; damaged lines are left out. Raises OSError."""
+    with path.open("rb") as file:
+        for text in file:
+            match = _LINE_INDEX.match(text)
+            if match is not None and text.endswith(b"}\n"):
+                yield int(match[1]), text
+
+
+def tables(path: Path, columns: Sequence[str], wanted: Ints | None = None) -> Iterator[pa.Table]:
+    """The rows of a file, some columns of them; those that it lacks are left out.
+
+    Args:
+        wanted: only these row_index, which must be among the columns; None for all.
+
+    Raises:
+        DamagedPartError: the file cannot be read.
+    """
+    try:
+        if path.suffix in (".jsonl", ".ndjson"):
+            yield from _tables_of_lines(path, columns, wanted)
+            return
+        with pq.ParquetFile(path) as file:
+            there = [name for name in columns if name in file.schema_arrow.names]
+            place = file.metadata.schema.names.index("row_index")
+            for number in range(file.num_row_groups):
+                statistics = file.metadata.row_group(number).column(place).statistics
+                if wanted is not None and statistics is not None and statistics.has_min_max:
+                    low, high = np.searchsorted(wanted, [statistics.min, statistics.max + 1])
+                    if low == high:
+                        continue
+                table = file.read_row_group(number, columns=there)
+                yield table if wanted is None else table.filter(pc.is_in(table["row_index"], pa.array(wanted)))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedPartError(path, error) from error
+
+
+def records(sources: Sequence[Source], wanted: Sequence[int], columns: Sequence[str]) -> dict[int, dict[str, Any]]:
+    """Committed rows by their row_index, each from the latest source that has it.
+
+    Raises:
+        DamagedPartError: a file cannot be read.
+    """
+    left = np.unique(np.array(wanted, np.int64))
+    found: dict[int, dict[str, Any]] = {}
+    for source in reversed(sources):
+        here = np.intersect1d(left, source.keys["row_index"].to_numpy())
+        if not len(here):
+            continue
+        for table in tables(source.path, ["row_index", *columns], here):
+            found |= {record["row_index"]: record for record in table.to_pylist()}
+        left = np.setdiff1d(left, here)
+    return found
+
+
+def _tables_of_lines(path: Path, columns: Sequence[str], wanted: Ints | None) -> Iterator[pa.Table]:
+    only = None if wanted is None else frozenset(wanted.tolist())
+    held: list[dict[str, Any]] = []
+    for row_index, text in lines(path):
+        if only is None or row_index in only:
+            record = json.loads(text)
+            held.append({name: record.get(name) for name in columns})
+        if len(held) >= _LINES_AT_ONCE:
+            yield pa.Table.from_pylist(held)
+            held = []
+    if held:
+        yield pa.Table.from_pylist(held)
