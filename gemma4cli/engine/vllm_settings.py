@@ -34,7 +34,7 @@ def prepare_environment(verbose: bool) -> None:
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_LOGGING_LEVEL": "INFO",
         # A fork of this process would copy locks that its threads hold.
-        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
         OWNER: str(os.getpid()),
         "VLLM_CPU_KVCACHE_SPACE": str(max(1, min(4, resources.available_memory() // 2**30 // 8))),
