@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from gemma4cli import keys, parts, reading, strict_json
 from gemma4cli.errors import JobError
 from gemma4cli.escaping import printable
-from gemma4cli.ledger import Ledger
+from gemma4cli.ledger import Ledger, Source
 from gemma4cli.outputs import Format, Output
 from gemma4cli.schema import with_columns
 from gemma4cli.tables import python_values
@@ -100,7 +100,7 @@ def _as_written(schema: pa.Schema) -> pa.Schema:
 def _write_lines(path: Path, ledger: Ledger, replaced: Sequence[Ints], schema: pa.Schema) -> int:
     """Lines of JSON from the finished lines, which stay as they are, and from parts."""
     pairs = list(zip(ledger.sources, replaced, strict=True))
-    old = [_old_lines(source.path, without) for source, without in pairs if source.finished]
+    old = [_old_lines(source, without) for source, without in pairs if source.finished]
     new = _new_lines(parts.merged([(s.path, without) for s, without in pairs if not s.finished], schema))
     rows = 0
     with path.open("wb") as file:
@@ -110,9 +110,14 @@ def _write_lines(path: Path, ledger: Ledger, replaced: Sequence[Ints], schema: p
     return rows
 
 
-def _old_lines(path: Path, without: Ints) -> Iterator[tuple[int, bytes]]:
-    left_out = frozenset(without.tolist())
-    return (pair for pair in reading.lines(path) if pair[0] not in left_out)
+def _old_lines(source: Source, without: Ints) -> Iterator[tuple[int, bytes]]:
+    wanted = source.keys.column("row_index").to_numpy()
+    kept = np.setdiff1d(wanted, without)
+    at = 0
+    for row_index, text in reading.lines(source.path):
+        if at < len(kept) and row_index == kept[at]:
+            at += 1
+            yield row_index, text
 
 
 def _new_lines(groups: Iterable[pa.Table]) -> Iterator[tuple[int, bytes]]:

@@ -6,10 +6,12 @@ whole or not at all; finished data has its keys in one file, which names the ver
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,7 +173,7 @@ def _unsealed(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source
     shown = printable(str(path))
     output = place.format is Format.FOLDER or path != place.path
     if not output and place.format is Format.JSONL:
-        return _lines(path, ledger)
+        return _lines(path, place, ledger, repair)
     try:
         with pq.ParquetFile(path) as file:
             metadata, rows = file.metadata.metadata or {}, file.metadata.num_rows
@@ -192,13 +194,13 @@ def _unsealed(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source
     return Source(path, table, text is None, _made_with(metadata))
 
 
-def _lines(path: Path, ledger: Ledger) -> Source:
+def _lines(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source:
     columns: tuple[list[Any], ...] = ([], [], [])  # row_index, id, status
     damaged = 0
     with path.open("rb") as file:
         for line in file:
             try:
-                record = json.loads(line)
+                record = json.loads(line) if line.endswith(b"}\n") else {}
                 values = int(record["row_index"]), record["id"], record["status"]
             except _UNREADABLE:
                 damaged += 1
@@ -206,6 +208,8 @@ def _lines(path: Path, ledger: Ledger) -> Source:
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
     lost = f"; {damaged:,} lines are damaged, and their rows will be done again" if damaged else ""
+    if damaged and repair:
+        shutil.copy2(path, _aside(path, place))
     shown = printable(str(path))
     ledger.notices.append(
         f"the keys of {shown} are lost; its {len(columns[0]):,} rows are known by their ids alone{lost}"
@@ -215,15 +219,16 @@ def _lines(path: Path, ledger: Ledger) -> Source:
 
 def set_aside(path: Path, place: Output) -> Path:
     """Moves a damaged part to `damaged` in the state folder, where nobody reads it and nothing deletes it."""
-    folder = place.state / "damaged"
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / path.name
-    for number in range(1, 1000):
-        if not os.path.lexists(target):
-            break
-        target = folder / f"{path.name}.{number}"
+    target = _aside(path, place)
     path.rename(target)
     return target
+
+
+def _aside(path: Path, place: Output) -> Path:
+    folder = place.state / "damaged"
+    folder.mkdir(parents=True, exist_ok=True)
+    names = (path.name if number == 0 else f"{path.name}.{number}" for number in itertools.count())
+    return next(folder / name for name in names if not os.path.lexists(folder / name))
 
 
 def _set_aside(path: Path, place: Output, ledger: Ledger, repair: bool, what: str) -> None:
@@ -249,8 +254,3 @@ def counts(table: pa.Table) -> Counter[str]:
 
 def _first_line(error: BaseException) -> str:
     return printable(str(error).strip().split("\n")[0])[:200]
-
-
-def select(sources: Sequence[Source], finished: bool) -> list[Source]:
-    """The sources that are finished output, or those that are not."""
-    return [source for source in sources if source.finished is finished]

@@ -304,7 +304,7 @@ def test_two_runs_cannot_write_to_one_output(tmp_path: Path) -> None:
 
 
 def test_full_disk_ends_the_job_and_keeps_the_parts(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk: the kernel refuses the write in its middle, as a full one does."""
+    """A limit on the size of files stands for the disk: the kernel refuses a write in its middle, as a full one does."""
 
     def fill_up() -> None:
         with opened(tmp_path / "out", part_rows=20) as sink:
