@@ -25,7 +25,7 @@ from gemma4cli.media.timeline import packets
 from gemma4cli.records import Kind, Media
 
 _EXTRA_S = 1.0  # decoded past the limit, so that the caller sees that the sound goes on
-_CHUNK = 1 << 16  # source samples that are resampled at once
+_CHUNK = 1 << 16  # source samples that are mixed and resampled at once
 _LOUDEST = 1e6
 _FULL_SCALE = {"u1": 128.0, "i2": 32768.0, "i4": 2147483648.0, "i8": 9223372036854775808.0}
 
@@ -36,7 +36,7 @@ _PREROLL_S = 1.5  # decoded before a span: codecs build on what came before
 _SETTLE_S = 0.25  # resampled before a span: the filter needs a past
 _SEEK_FROM_S = 5.0  # a span that begins sooner is reached without a jump
 _ROUNDING_S = 0.0011  # Matroska rounds times to the millisecond
-_GAP_S, _LONGEST_GAP_S = 0.01, 600.0  # a jump in the timestamps by this much is silence; by more, a mistake
+_GAP_S, _MOST_SILENCE_S = 0.01, 3600.0  # a jump in the timestamps is silence; past an hour of it, a mistake
 
 Sound = Iterator[tuple[int, NDArray[np.float32]]]  # (rate, samples) piece by piece
 
@@ -172,19 +172,8 @@ def _after(sound: Sound, skipped: int) -> Sound:
 
 
 def _mono(frames: Iterator[Any], container: Any, stream: Any) -> Sound:
-    """Decoded sound as (rate, samples), the mean of the channels; where timestamps leave a gap, it is silent."""
-    timed = _has_exact_times(container, stream)
-    ends: float | None = None
-    for frame in frames:
-        if timed and frame.pts is not None and frame.sample_rate > 0:
-            starts = float(frame.pts * stream.time_base)
-            if ends is not None and _GAP_S < starts - ends <= _LONGEST_GAP_S:
-                gap = np.zeros(round((starts - ends) * frame.sample_rate), np.float32)
-                yield from ((frame.sample_rate, gap[at : at + _CHUNK]) for at in range(0, len(gap), _CHUNK))
-            ends = starts + frame.samples / frame.sample_rate
-        samples = frame.to_ndarray()
-        if not frame.format.is_planar:
-            samples = samples.reshape(-1, frame.layout.nb_channels).T
+    """Decoded sound as (rate, samples), the mean of the channels."""
+    for rate, samples in _gathered(_planes(frames, container, stream)):
         scale = _FULL_SCALE.get(samples.dtype.str[1:])
         if scale is not None:
             mono = samples.mean(axis=0, dtype=np.float64) / scale
@@ -193,9 +182,46 @@ def _mono(frames: Iterator[Any], container: Any, stream: Any) -> Sound:
         else:
             finite = np.nan_to_num(samples, nan=0.0, posinf=0.0, neginf=0.0)
             mono = finite.mean(axis=0, dtype=np.float64)
-        if mono.size and frame.sample_rate > 0:
-            # Float files may hold anything; past this, sums in the resampler would overflow.
-            yield frame.sample_rate, np.clip(mono, -_LOUDEST, _LOUDEST).astype(np.float32)
+        # Float files may hold anything; past this, sums in the resampler would overflow.
+        yield rate, np.clip(mono, -_LOUDEST, _LOUDEST).astype(np.float32)
+
+
+def _planes(frames: Iterator[Any], container: Any, stream: Any) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Samples as (rate, (channels, n)), as they are stored; where timestamps leave a gap, it is silent."""
+    timed = _has_exact_times(container, stream)
+    time_base = float(stream.time_base or 0)
+    ends, silence_s = None, 0.0
+    for frame in frames:
+        rate, length = frame.sample_rate, frame.samples
+        if rate <= 0 or not length:
+            continue
+        samples = frame.to_ndarray()
+        if not frame.format.is_planar:
+            samples = samples.reshape(length, -1).T
+        if timed and frame.pts is not None:
+            starts = frame.pts * time_base
+            gap_s = starts - ends if ends is not None else 0.0
+            if gap_s > _GAP_S and silence_s + gap_s <= _MOST_SILENCE_S:
+                silence_s += gap_s
+                gap = np.zeros((len(samples), round(gap_s * rate)), np.float32)
+                yield from ((rate, gap[:, at : at + _CHUNK]) for at in range(0, gap.shape[1], _CHUNK))
+            ends = starts + length / rate
+        yield rate, samples
+
+
+def _gathered(planes: Iterator[tuple[int, NDArray[Any]]]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """The same in larger pieces: a codec's frame is some thousand samples, and each piece costs the same."""
+    held: list[NDArray[Any]] = []
+    count, kind = 0, (0, 0, np.dtype(np.float32))
+    for rate, samples in planes:
+        if held and (count >= _CHUNK or kind != (rate, len(samples), samples.dtype)):
+            yield kind[0], np.concatenate(held, axis=1)
+            held, count = [], 0
+        kind = (rate, len(samples), samples.dtype)
+        held.append(samples)
+        count += samples.shape[1]
+    if held:
+        yield kind[0], np.concatenate(held, axis=1)
 
 
 def _frames(container: Any, stream: Any) -> Iterator[Any]:
@@ -215,7 +241,7 @@ def _resampled(sound: Sound) -> Iterator[NDArray[np.float32]]:
     """16 kHz in pieces; a stream whose rate changes on the way gets a new resampler there."""
     rate = 0
     resampler: soxr.ResampleStream | None = None
-    for chunk_rate, chunk in _gathered(sound):
+    for chunk_rate, chunk in sound:
         if chunk_rate != rate:
             if resampler is not None:
                 yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
@@ -224,20 +250,6 @@ def _resampled(sound: Sound) -> Iterator[NDArray[np.float32]]:
         yield chunk if resampler is None else resampler.resample_chunk(chunk)
     if resampler is not None:
         yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
-
-
-def _gathered(sound: Sound) -> Sound:
-    """The same sound in larger pieces: a codec's frame is some thousand samples."""
-    rate, parts, count = 0, list[NDArray[np.float32]](), 0
-    for chunk_rate, chunk in sound:
-        if parts and (chunk_rate != rate or count >= _CHUNK):
-            yield rate, np.concatenate(parts)
-            parts, count = [], 0
-        rate = chunk_rate
-        parts.append(chunk)
-        count += len(chunk)
-    if parts:
-        yield rate, np.concatenate(parts)
 
 
 def _declared_s(container: Any, stream: Any) -> float:
