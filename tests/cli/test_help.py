@@ -1,21 +1,27 @@
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
 HEAVY = {"torch", "vllm", "transformers", "pyarrow", "numpy", "PIL", "av", "datasets", "librosa", "soundfile", "httpx"}
 
 
+def processor_time() -> float:
+    """Seconds that the processes started from here and ended have used."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 @pytest.mark.parametrize("command", [[], ["caption"], ["transcribe"], ["annotate"], ["doctor"], ["demo"]])
 def test_help_leads_with_examples_and_comes_at_once(gemma4, command: list[str]) -> None:
     fastest = 9.0
-    for _ in range(3):  # the best of three: other work on the machine is not the command's
-        began = time.perf_counter()
+    for _ in range(3):  # the best of three, in processor time: other work on the machine is not the command's
+        began = processor_time()
         done = gemma4(*command, "--help")
-        fastest = min(fastest, time.perf_counter() - began)
+        fastest = min(fastest, processor_time() - began)
     assert done.returncode == 0
     assert done.stdout.index("Examples") < done.stdout.index("Options")
     assert f"gemma4 {' '.join(command)}" in done.stdout
