@@ -203,8 +203,9 @@ def _planes(frames: Iterator[Any], container: Any, stream: Any) -> Iterator[tupl
             gap_s = starts - ends if ends is not None else 0.0
             if gap_s > _GAP_S and silence_s + gap_s <= _MOST_SILENCE_S:
                 silence_s += gap_s
-                gap = np.zeros((len(samples), round(gap_s * rate)), np.float32)
-                yield from ((rate, gap[:, at : at + _CHUNK]) for at in range(0, gap.shape[1], _CHUNK))
+                gap = round(gap_s * rate)
+                for at in range(0, gap, _CHUNK):
+                    yield rate, np.zeros((len(samples), min(_CHUNK, gap - at)), np.float32)
             ends = starts + length / rate
         yield rate, samples
 
