@@ -35,7 +35,7 @@ class Activity:
 
 
 def measure(sound: Iterable[NDArray[np.float32]]) -> Activity:
-    """Listens to 16 kHz mono sound, which comes in pieces of any length; about 500 s of it a second and core."""
+    """Listens to 16 kHz mono sound, which comes in pieces of any length; about 400 s of it a second and core."""
     detect = detector()
     speech: list[NDArray[np.float32]] = []
     levels: list[NDArray[np.float32]] = []

@@ -50,23 +50,24 @@ class CutOptions:
     it ends. min_speech_s: shorter sounds are clicks. sure, sure_speech_s: between long pauses, speech counts only
     if some of it is as probable and long as this.
 
-    Raises ValueError where spans are too short for their overlaps.
+    Raises ValueError where spans are too short for their overlaps, or longer than the model hears.
     """
 
     max_s: float = float(MAX_AUDIO_SECONDS)
-    margin_s: float = 0.3
+    margin_s: float = 0.5
     min_pause_s: float = 0.16
     long_pause_s: float = 3.0
     overlap_s: float = 3.0
-    begins: float = 0.5
-    goes_on: float = 0.35
+    begins: float = 0.3
+    goes_on: float = 0.2
     min_speech_s: float = 0.09
     sure: float = 0.8
     sure_speech_s: float = 0.15
 
     def __post_init__(self) -> None:
-        if self.max_s < self.overlap_s + 2.5:
-            raise ValueError(f"spans of {self.max_s:g} s are too short; at least {self.overlap_s + 2.5:g} s")
+        least_s = self.overlap_s + 2.5
+        if not least_s <= self.max_s <= MAX_AUDIO_SECONDS:
+            raise ValueError(f"spans are {least_s:g} to {MAX_AUDIO_SECONDS} s long at most, not {self.max_s:g} s")
 
 
 def arrange(activity: Activity, options: CutOptions) -> tuple[Span, ...]:
