@@ -34,13 +34,17 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class MediaSettings:
-    """How media become pixels and samples; `background` is RGB from 0 to 255."""
+    """How media become pixels and samples; `background` is RGB from 0 to 255.
+
+    vad: clips in which nobody speaks are not given to the model for transcription, which would invent words.
+    """
 
     max_soft_tokens: int
     max_frames: int
     background: tuple[int, int, int]
     max_pixels: int
     allow_private_hosts: bool
+    vad: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ class Overrides:
     background: str | None = None
     max_pixels: int | None = None
     allow_private_hosts: bool = False
+    vad: bool | None = None
     row_timeout: float | None = None
     stall_timeout: float | None = None
     max_engine_deaths: int | None = None
@@ -155,6 +160,7 @@ def build(task: str, user: Overrides) -> RunConfig:
             background=_colour(chosen("background", media)),
             max_pixels=_at_least("--max-pixels", chosen("max_pixels", media), 1),
             allow_private_hosts=user.allow_private_hosts,
+            vad=media.get("vad", True) if user.vad is None else user.vad,
         ),
         limits=_limits(user),
     )

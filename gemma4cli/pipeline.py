@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -12,16 +13,18 @@ from gemma4cli import tasks
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Engine
 from gemma4cli.errors import EngineError, Interrupted
+from gemma4cli.joining import Pieces, segments_of
 from gemma4cli.pending import Pending
 from gemma4cli.pool import RenderPool
-from gemma4cli.records import Failure, Generation, Item, MediaFacts, Rendered, Row, Status, Unrendered
+from gemma4cli.records import Failure, Generation, Item, Kind, MediaFacts, Rendered, Row, Split, Status, Unrendered
 from gemma4cli.sink import Sink
+from gemma4cli.speech import Segment
 from gemma4cli.stats import Stats
 from gemma4cli.stop import Stop
 
 BYTES_IN_FLIGHT = 2 * 2**30  # of rendered media; a video of 32 frames is 31 MB
 
-Event = Rendered | Unrendered | Generation | EngineError | Stop
+Event = Rendered | Unrendered | Split | Generation | EngineError | Stop
 
 
 @dataclass(slots=True)
@@ -30,6 +33,8 @@ class _Flight:
 
     item: Item
     rendered: Rendered | None = None
+    whole: Pieces | None = None  # the row that this is the `place`th piece of
+    place: int = 0
     again: bool = False  # generated a second time, because the first answer went round in circles
     attempts: int = 0
 
@@ -67,8 +72,9 @@ def _rows(
     config: RunConfig, inputs: Iterable[Item], pool: RenderPool, engine: Engine, events: queue.SimpleQueue[Event]
 ) -> Iterator[Row]:
     """Output rows as they finish, while as many are in flight as the engine can use."""
-    source, flights = iter(inputs), dict[int, _Flight]()
+    source, flights, pieces = iter(inputs), dict[int, _Flight](), deque[_Flight]()
     nbytes = rendering = 0
+    free_key = -1  # pieces of a row have keys below 0, the rows themselves their row_index
     stop: Stop | None = None
     more = True
     while True:
@@ -78,15 +84,17 @@ def _rows(
             and rendering < 2 * pool.workers  # their sizes are not known yet
             and nbytes < BYTES_IN_FLIGHT
         ):
-            item = next(source, None)
-            if item is None:
-                more = False
-            elif item.failure is not None:
+            item = None if pieces else next(source, None)
+            if item is not None and item.failure is not None:
                 yield _failed(config, item, Unrendered(item.row_index, item.failure, MediaFacts()))
-            else:
-                flights[item.row_index] = _Flight(item)
-                rendering += 1
-                pool.submit(item)
+                continue
+            if not pieces and item is None:
+                more = False
+                break
+            flight = pieces.popleft() if item is None else _Flight(item)
+            flights[flight.item.row_index] = flight
+            rendering += 1
+            pool.submit(flight.item)
         if not flights:
             break
         try:
@@ -98,6 +106,7 @@ def _rows(
                 raise event
             case Stop():
                 stop, more = event, False
+                pieces.clear()
                 for row_index in [index for index, flight in flights.items() if flight.rendered is None]:
                     del flights[row_index]  # not begun: the next run does it
             case Rendered() if event.row_index in flights:
@@ -105,9 +114,20 @@ def _rows(
                 flights[event.row_index].rendered = event
                 nbytes += event.nbytes
                 engine.submit(event, config.sampling)
+            case Split() if event.row_index in flights:
+                rendering -= 1
+                flight = flights.pop(event.row_index)
+                if not event.spans:
+                    yield _silent(config, flight.item, event)
+                    continue
+                whole = Pieces.of(flight.item, event)
+                pieces.extend(_Flight(item, None, whole, i) for i, item in enumerate(whole.items(free_key)))
+                free_key -= len(event.spans)
+                more = stop is None
             case Unrendered() if event.row_index in flights:
                 rendering -= 1
-                yield _failed(config, flights.pop(event.row_index).item, event)
+                flight = flights.pop(event.row_index)
+                yield from _landed(flight, _failed(config, flight.item, event))
             case Generation():
                 flight = flights[event.row_index]
                 assert flight.rendered is not None
@@ -118,9 +138,39 @@ def _rows(
                     continue
                 del flights[event.row_index]
                 nbytes -= flight.rendered.nbytes
-                yield _generated(config, flight, flight.rendered, event)
+                yield from _landed(flight, _generated(config, flight, flight.rendered, event))
     if stop is not None:
         raise Interrupted
+
+
+def _landed(flight: _Flight, row: Row) -> Iterator[Row]:
+    """The row itself, or the one that it was the last missing piece of, or nothing yet."""
+    whole = flight.whole
+    if whole is None:
+        yield row
+        return
+    whole.rows[flight.place] = row
+    if whole.complete:
+        yield whole.joined()
+
+
+def _silent(config: RunConfig, item: Item, split: Split) -> Row:
+    return Row(
+        row_index=item.row_index,
+        id=item.id,
+        source=item.source,
+        modality=Kind.AUDIO.value,
+        task=config.task,
+        status=Status.OK,
+        text="",
+        segments=(),
+        finish_reason="no_speech",
+        output_tokens=0,
+        duration_s=split.duration_s,
+        decode_ms=split.decode_ms,
+        attempts=split.attempts,
+        extra=item.extra,
+    )
 
 
 def _failed(config: RunConfig, item: Item, unrendered: Unrendered) -> Row:
@@ -173,7 +223,11 @@ def _generated(config: RunConfig, flight: _Flight, rendered: Rendered, generatio
     )
     if generation.failure is not None:
         return _with_failure(row, generation.failure)
-    return replace(row, text=tasks.answer(generation.text or ""))
+    row = replace(row, text=tasks.answer(generation.text or ""))
+    if config.task == "transcribe" and flight.whole is None:
+        segment = Segment(0.0, facts.duration_s or 0.0, row.text or "", generation.output_tokens)
+        row = replace(row, segments=segments_of([segment] if row.text else []))
+    return row
 
 
 def _with_failure(row: Row, failure: Failure) -> Row:

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pebble import ProcessExpired, ProcessPool
 
 from gemma4cli import resources
-from gemma4cli.records import Failure, Item, MediaFacts, Rendered, Stage, Unrendered
+from gemma4cli.records import Failure, Item, MediaFacts, Rendered, Split, Stage, Unrendered
 from gemma4cli.render import RenderJob
 
-Handover = Callable[[Rendered | Unrendered], None]
+Handover = Callable[[Rendered | Unrendered | Split], None]
 
 # The job in a worker: its pickled form until the first row, for a renderer takes a second to build.
 _job: bytes | RenderJob = b""
@@ -49,12 +49,12 @@ class RenderPool:
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._pool.join()
 
-    def _done(self, item: Item, attempt: int, future: Future[Rendered | Unrendered]) -> None:
+    def _done(self, item: Item, attempt: int, future: Future[Rendered | Unrendered | Split]) -> None:
         if future.cancelled():
             return
         error = future.exception()
         if error is None:
-            outcome: Rendered | Unrendered = future.result()
+            outcome: Rendered | Unrendered | Split = future.result()
             if isinstance(outcome, Rendered):
                 outcome = replace(outcome, payload=pickle.loads(outcome.payload))
             self._deliver(replace(outcome, attempts=outcome.attempts + attempt - 1))
@@ -76,7 +76,7 @@ def _set_job(pickled: bytes) -> None:
     _job = pickled
 
 
-def _render(item: Item) -> Rendered | Unrendered:
+def _render(item: Item) -> Rendered | Unrendered | Split:
     """Runs in a worker. The payload goes back by value: shared memory would outlive a worker that dies."""
     global _job
     if isinstance(_job, bytes):

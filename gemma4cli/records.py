@@ -142,6 +142,20 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """Sound that goes to the engine in pieces, or, without any span, in which nobody speaks.
+
+    spans: `speech.Span`s, each short enough for the model, in order.  duration_s: of the whole sound.
+    """
+
+    row_index: int
+    spans: tuple[Any, ...]
+    duration_s: float
+    decode_ms: float
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Unrendered:
     """A row that did not become an engine input, with what was learnt of it on the way."""
 
@@ -169,7 +183,10 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One output row. Field order is column order; `extra` follows as columns of its own."""
+    """One output row. Field order is column order; `extra` follows as columns of its own.
+
+    segments: of a transcript, `start` and `end` in seconds, `text` and `tokens` of each part; only that task has them.
+    """
 
     row_index: int
     id: str
@@ -178,6 +195,7 @@ class Row:
     task: str
     status: Status
     text: str | None = None
+    segments: tuple[Mapping[str, Any], ...] | None = None
     error_stage: str | None = None
     error_type: str | None = None
     error_message: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,9 @@ from gemma4cli.engine.base import Renderer, Request
 from gemma4cli.errors import FetchError, RenderError, RowError
 from gemma4cli.media.decoded import Audio, Image, Video
 from gemma4cli.models import Model
-from gemma4cli.records import Failure, Item, Kind, Media, MediaFacts, Rendered, Stage, Unrendered
+from gemma4cli.records import Failure, Item, Kind, Media, MediaFacts, Rendered, Split, Stage, Unrendered
+from gemma4cli.speech import CutOptions
+from gemma4cli.speech.spans import arrange
 
 if TYPE_CHECKING:
     from gemma4cli.engine.base import Part
@@ -31,7 +33,7 @@ class RenderJob:
     model: Model
     renderer: Renderer
 
-    def render(self, item: Item) -> Rendered | Unrendered:
+    def render(self, item: Item) -> Rendered | Unrendered | Split:
         """Never raises: what goes wrong is the row's failure, with the stage it went wrong at."""
         started, attempts, facts = time.perf_counter(), 1, MediaFacts()
         stage, decode_ms = Stage.DECODE, None
@@ -42,8 +44,13 @@ class RenderJob:
                     parts.append(part)
                     continue
                 loaded, tries = self._load(part)
-                parts.append(loaded)
                 attempts = max(attempts, tries)
+                if isinstance(loaded, Audio) and self.config.task == "transcribe" and part.start_s is None:
+                    split = self._split(item.row_index, part, loaded)
+                    if split is not None:
+                        return replace(split, decode_ms=_ms_since(started), attempts=attempts)
+                self._check_fits(loaded)
+                parts.append(loaded)
             decode_ms, started, facts, stage = _ms_since(started), time.perf_counter(), _facts(parts), Stage.RENDER
             config, budget = self.config, self.config.media.max_soft_tokens
             prompt = tasks.prompt(config, item, _kinds(parts))
@@ -84,15 +91,31 @@ class RenderJob:
                     error.attempts = attempt
                     raise
                 time.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
-        if isinstance(loaded, Audio):
-            if not self.model.hears:
-                raise RenderError("no_audio_tower", f"{self.model.name} takes no audio; E2B, E4B and 12B do")
-            if loaded.duration_s > gemma.MAX_AUDIO_SECONDS:
-                raise RenderError(
-                    "audio_too_long",
-                    f"more than {gemma.MAX_AUDIO_SECONDS} s of sound, which is what the model hears at a time; cut it",
-                )
         return loaded, attempt
+
+    def _check_fits(self, loaded: Image | Audio | Video) -> None:
+        if not isinstance(loaded, Audio):
+            return
+        if not self.model.hears:
+            raise RenderError("no_audio_tower", f"{self.model.name} takes no audio; E2B, E4B and 12B do")
+        if loaded.duration_s > gemma.MAX_AUDIO_SECONDS:
+            raise RenderError(
+                "audio_too_long",
+                f"more than {gemma.MAX_AUDIO_SECONDS} s of sound, which is what the model hears at a time; cut it, "
+                "or transcribe it, which cuts by itself",
+            )
+
+    def _split(self, row_index: int, medium: Media, loaded: Audio) -> Split | None:
+        """The spans of a sound that is too long for the model, or in which nobody speaks; None for any other."""
+        from gemma4cli.media.audio import stream_audio
+        from gemma4cli.speech.activity import measure
+
+        too_long = loaded.duration_s > gemma.MAX_AUDIO_SECONDS
+        if not too_long and not self.config.media.vad:
+            return None
+        activity = measure(stream_audio(medium, self._options) if too_long else [loaded.samples])
+        spans = arrange(activity, CutOptions())
+        return Split(row_index, spans, activity.duration_s, 0.0) if too_long or not spans else None
 
     @property
     def _options(self) -> media.MediaOptions:

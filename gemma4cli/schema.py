@@ -12,7 +12,14 @@ import pyarrow as pa
 from gemma4cli import strict_json
 from gemma4cli.records import Row
 
-_TYPES = {"str": pa.string(), "Status": pa.string(), "int": pa.int64(), "float": pa.float64()}
+_SEGMENT = {"start": pa.float64(), "end": pa.float64(), "text": pa.string(), "tokens": pa.int64()}
+_TYPES = {
+    "str": pa.string(),
+    "Status": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "tuple[Mapping[str, Any], ...]": pa.list_(pa.struct(_SEGMENT)),
+}
 ROW_FIELDS = tuple(field.name for field in fields(Row) if field.name != "extra")
 # The row_index of the row whose answer a row has been given; a column of its own, where that is done at all.
 DUPLICATE_OF = "duplicate_of"

@@ -10,8 +10,10 @@ from gemma4cli.cli import _errors, _output
 from gemma4cli.cli._options import RunOptions, output_path
 
 
-def run_task(task: str, options: RunOptions, language: str | None = None) -> int:
+def run_task(task: str, options: RunOptions, **own: Any) -> int:
     """Runs a task and returns the exit code. Everything that can be refused is, before the model loads.
+
+    `own` holds overrides from flags that this task alone has.
 
     Raises:
         UsageError, JobError: see `gemma4cli.errors`.
@@ -30,7 +32,7 @@ def run_task(task: str, options: RunOptions, language: str | None = None) -> int
     }
     config = configuration.build(
         task,
-        configuration.Overrides(**shared, engine_args=tuple(options.engine_arg or ()), language=language),
+        configuration.Overrides(**shared, engine_args=tuple(options.engine_arg or ()), **own),
     )
     output = output_path(task, options)
     _refuse_contradictions(options)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gemma4cli.cli._errors import reports_errors
-from gemma4cli.cli._options import ANSWER, RunOptions, takes
+from gemma4cli.cli._options import ANSWER, MEDIA, RunOptions, takes
 from gemma4cli.cli._run import run_task
 
 
@@ -24,6 +24,12 @@ def transcribe(
             help="What is spoken, such as English; the model guesses else.",
         ),
     ] = None,
+    vad: Annotated[
+        bool | None,
+        typer.Option(
+            "--vad/--no-vad", rich_help_panel=MEDIA, help="Leave out clips in which nobody speaks. Default: yes."
+        ),
+    ] = None,
 ) -> int:
     """Write down what is said in audio files and videos.
 
@@ -33,7 +39,8 @@ def transcribe(
       gemma4 transcribe talks/ -o transcripts.parquet
       find . -name '*.flac' | gemma4 transcribe - -o - > transcripts.jsonl
 
-    Clips of up to 30 seconds, which is what the model hears at a time; a
-    longer one is a failed row.
+    A recording of more than 30 seconds, which is what the model hears at a
+    time, is cut where the speaker pauses. The column segments holds the
+    parts with the times of the cuts.
     """
-    return run_task("transcribe", options, language)
+    return run_task("transcribe", options, language=language, vad=vad)
