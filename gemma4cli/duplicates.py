@@ -17,16 +17,16 @@ from gemma4cli import keys, reading
 from gemma4cli.identity import Key, content_digest
 from gemma4cli.ledger import Source
 from gemma4cli.records import Item, Row, Status
-from gemma4cli.schema import DUPLICATE_KEY, DUPLICATE_OF
+from gemma4cli.schema import DUPLICATE_KEY, DUPLICATE_OF, ROW_FIELDS
 
 Digest = tuple[int, int]
 Ints = np.ndarray[Any, np.dtype[Any]]
 _RECENT = 1 << 16
 _AT_ONCE = 4096  # rows that wait for their answers to be looked up
-_COPIED = (
-    "modality", "task", "status", "text", "error_stage", "error_type", "error_message", "finish_reason",
-    "width", "height", "duration_s", "frames", "bucket",
-)  # fmt: skip
+_SPENT = ("prompt_tokens", "image_tokens", "audio_tokens", "video_tokens", "output_tokens",
+          "decode_ms", "render_ms", "queue_ms", "generate_ms")  # fmt: skip
+_OWN = ("row_index", "id", "source", "attempts")
+_COPIED = tuple(name for name in ROW_FIELDS if name not in _SPENT and name not in _OWN)
 
 
 class Seen:

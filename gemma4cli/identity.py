@@ -48,11 +48,9 @@ def content_key(item: Item) -> int:
     if item.failure is not None:
         text = f"{item.failure.stage}\0{item.failure.type}"
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") or 1
-    hash = blake2b(digest_size=8)
-    hash.update(b"\0" if item.prompt is None else b"p" + _text(item.prompt))
-    for part in item.content:
-        hash.update(b"t" + _text(part) if isinstance(part, str) else _stamp(part))
-    return int.from_bytes(hash.digest(), "little") or 1
+    parts = [b"\0" if item.prompt is None else b"p" + _text(item.prompt)]
+    parts += [b"t" + _text(part) if isinstance(part, str) else _stamp(part) for part in item.content]
+    return int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little") or 1
 
 
 def content_digest(item: Item) -> tuple[int, int]:
@@ -64,7 +62,7 @@ def content_digest(item: Item) -> tuple[int, int]:
             if isinstance(part, str):
                 hash.update(b"t" + _text(part))
                 continue
-            hash.update(str(part.kind).encode())
+            hash.update(_what(part))
             path = None if part.data is not None else local_path(part.location)
             inner = blake2b(part.data or b"", digest_size=16) if path is None else _file_hash(path)
             if part.data is None and path is None:
@@ -139,19 +137,24 @@ def _text(text: str) -> bytes:
     return len(data).to_bytes(8, "little") + data
 
 
+def _what(media: Media) -> bytes:
+    """What a medium is taken for, and which part of it is meant."""
+    part = "" if media.start_s is None and media.end_s is None else f" {media.start_s} {media.end_s}"
+    return f"{media.kind}{part} ".encode()
+
+
 def _stamp(media: Media) -> bytes:
-    kind = str(media.kind)
     if media.data is not None:
-        return f"d{kind}".encode() + blake2b(media.data, digest_size=16).digest()
+        return b"d" + _what(media) + blake2b(media.data, digest_size=16).digest()
     path = local_path(media.location)
     if path is None:
-        return f"u{kind}".encode() + _text(media.location)
+        return b"u" + _what(media) + _text(media.location)
     try:
         found = os.stat(path)  # noqa: PTH116  a Path for each row would double the cost of a key
-        what = f"{found.st_size} {found.st_mtime_ns}"
+        what = f"{found.st_size} {found.st_mtime_ns} "
     except (OSError, ValueError):
-        what = "missing"
-    return f"f{kind} {what} ".encode() + _text(path.rpartition("/")[2])
+        what = "missing "
+    return b"f" + _what(media) + what.encode() + _text(path.rpartition("/")[2])
 
 
 def _file_hash(path: str) -> blake2b:

@@ -167,7 +167,7 @@ def _refuse_foreign(output: Output) -> None:
     if output.format is not Format.FOLDER:
         if output.path.is_dir():
             raise UsageError(f"{shown} is a folder", "choose another name for the output file")
-        if os.path.lexists(output.path) and not _is_ours(output):
+        if os.path.lexists(output.path) and not is_ours(output):
             message = f"{shown} was not written by gemma4, so it is left alone"
             raise UsageError(message, "delete it yourself, or choose another output")
         return
@@ -187,7 +187,7 @@ def _refuse_foreign(output: Output) -> None:
         raise UsageError(message, "move it away, or choose another output")
 
 
-def _is_ours(output: Output) -> bool:
+def is_ours(output: Output) -> bool:
     """A file is ours if it says so itself; an empty one, if our state lies beside it."""
     try:
         if output.format is Format.PARQUET:

@@ -33,9 +33,10 @@ from gemma4cli.tables import has_times, manifest_record, nbytes, record_of, tabl
 PART_ROWS = 50_000
 PART_BYTES = 64 << 20
 PART_SECONDS = 10.0
-# What a crash may cost: this share of the time that the job has run for. Parts grow with the job, to PART_SECONDS.
+# A crash may cost this share of the time that the job has run for; committing, that share at most. So parts grow with
+# the job, up to PART_SECONDS.
 _AT_RISK = 1 / 25
-_LEAST_SECONDS = 0.1
+_COMMITTING = 1 / 25
 
 
 class OutputClosedError(JobError):
@@ -182,6 +183,7 @@ class PartSink(Sink):
         self._held = 0
         self._began: float | None = None
         self._since = clock()
+        self._cost = 0.0  # seconds that the last commit took
         self._duplicates: Duplicates | None = None
         self._left: Callable[[], Iterator[Item]] = lambda: iter(())
 
@@ -230,13 +232,14 @@ class PartSink(Sink):
         failed = row.status is Status.FAILED
         self._inputs.append(strict_json.dumps(manifest_record(item)) if failed and item is not None else None)
         self._held += nbytes(row)
-        wait = min(self._part_seconds, max(_LEAST_SECONDS, _AT_RISK * (now - self._began)))
+        wait = min(self._part_seconds, max(self._cost / _COMMITTING, _AT_RISK * (now - self._began)))
         if len(self._rows) >= self._part_rows or self._held >= PART_BYTES or now - self._since >= wait:
             self.flush()
 
     def flush(self) -> None:
         if not self._rows:
             return
+        began = self._clock()
         order = sorted(range(len(self._rows)), key=lambda i: self._rows[i].row_index)
         rows = [self._rows[i] for i in order]
         table = table_of(rows, self._schema, self._names)
@@ -255,6 +258,7 @@ class PartSink(Sink):
         self.ledger.next_part += 1
         self.ledger.sources.append(Source(path, own, False, header))
         self._rows, self._keys, self._inputs, self._held = [], [], [], 0
+        self._cost = self._clock() - began
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.flush()

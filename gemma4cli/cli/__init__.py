@@ -9,6 +9,7 @@ from gemma4cli.cli.annotate import annotate
 from gemma4cli.cli.caption import caption
 from gemma4cli.cli.demo import demo
 from gemma4cli.cli.doctor import doctor
+from gemma4cli.cli.inspect import inspect
 from gemma4cli.cli.transcribe import transcribe
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ app.command()(caption)
 app.command()(transcribe)
 app.command()(annotate)
 app.command()(demo)
+app.command()(inspect)
 app.command()(doctor)
 
 
