@@ -14,17 +14,16 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from gemma4cli.errors import JobError, RowError, UsageError
 from gemma4cli.escaping import encodable, printable
-from gemma4cli.inputs.names import EXTENSIONS
 from gemma4cli.records import Media, Stage
 
 _LONGEST_NAME = 255  # bytes, on all common file systems
-_MEDIA_EXTENSIONS = frozenset[str]().union(*EXTENSIONS.values())
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -173,7 +172,14 @@ def _file_of(media: Media) -> Path:
 def _stem(name: str, whole_name: bool) -> str:
     """The name without the extension of a medium; other endings (v1.5, 2024.06) are part of the name."""
     stem, dot, extension = name.rpartition(".")
-    return stem if stem and not whole_name and f"{dot}{extension.lower()}" in _MEDIA_EXTENSIONS else name
+    return stem if stem and not whole_name and f"{dot}{extension.lower()}" in _media_extensions() else name
+
+
+@cache
+def _media_extensions() -> frozenset[str]:
+    from gemma4cli.inputs.names import EXTENSIONS  # its package imports Arrow, which the command line does without
+
+    return frozenset[str]().union(*EXTENSIONS.values())
 
 
 def _fitting(stem: str, extension: str) -> str:

@@ -67,7 +67,7 @@ class CutOptions:
     def __post_init__(self) -> None:
         least_s = self.overlap_s + 2.5
         if not least_s <= self.max_s <= MAX_AUDIO_SECONDS:
-            raise ValueError(f"spans are {least_s:g} to {MAX_AUDIO_SECONDS} s long at most, not {self.max_s:g} s")
+            raise ValueError(f"the longest span is {least_s:g} to {MAX_AUDIO_SECONDS} s, not {self.max_s:g} s")
 
 
 def arrange(activity: Activity, options: CutOptions) -> tuple[Span, ...]:
