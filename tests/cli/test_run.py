@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import soundfile
+
+from gemma4cli import demo
+from gemma4cli.tiny import CLIPS
 
 FAKE = ("--engine", "fake")
 
@@ -42,7 +48,7 @@ def test_files_and_a_quoted_glob_become_one_parquet_file(gemma4, photos: Path, t
 
 
 def test_paths_from_standard_input_become_json_lines_on_standard_output(gemma4, photos: Path, clip: Path) -> None:
-    done = gemma4("transcribe", "-", "--format", "jsonl", "-o", "-", *FAKE, stdin=f"{clip}\n{clip}\n")
+    done = gemma4("transcribe", "-", "--no-vad", "--format", "jsonl", "-o", "-", *FAKE, stdin=f"{clip}\n{clip}\n")
     assert done.returncode == 0
     found = lines(done.stdout)
     assert [row["row_index"] for row in found] == [0, 1]
@@ -133,12 +139,50 @@ def test_sound_for_a_model_that_does_not_hear_fails_that_row_alone(
     assert second["status"] == "ok"
 
 
-def test_sound_longer_than_the_model_hears_is_never_cut_silently(gemma4, tmp_path: Path) -> None:
-    import numpy as np
-    import soundfile
+@pytest.fixture(scope="module")
+def speech() -> np.ndarray:
+    """Two seconds in which digits are spoken, 16 kHz."""
+    clip = max(demo.clips(), key=lambda clip: len(clip["transcript"]))
+    samples, rate = soundfile.read(CLIPS / clip["file"], dtype="float32")
+    assert rate == 16_000
+    return samples[:32_000]
 
-    soundfile.write(tmp_path / "long.wav", np.zeros(31 * 16_000, "float32"), 16_000)
+
+def test_a_long_recording_is_one_row_of_segments_cut_in_pauses(gemma4, tmp_path: Path, speech: np.ndarray) -> None:
+    pause = np.zeros(16_000, "float32")
+    soundfile.write(tmp_path / "long.wav", np.concatenate([speech, pause] * 15), 16_000)
     done = gemma4("transcribe", "long.wav", *FAKE, "-o", "-")
+    assert done.returncode == 0, done.stderr
+    (row,) = lines(done.stdout)
+    assert row["duration_s"] == pytest.approx(len(np.concatenate([speech, pause])) * 15 / 16_000)
+    segments = row["segments"]
+    assert len(segments) > 1
+    assert all(s["end"] - s["start"] <= 30 for s in segments)
+    assert all(a["end"] <= b["start"] for a, b in itertools.pairwise(segments))
+    assert row["text"] == " ".join(s["text"] for s in segments)
+    assert row["output_tokens"] == sum(s["tokens"] for s in segments)
+
+
+def test_a_piece_that_fails_fails_the_row_and_says_where(gemma4, tmp_path: Path, speech: np.ndarray) -> None:
+    pause = np.zeros(16_000, "float32")
+    soundfile.write(tmp_path / "long.wav", np.concatenate([speech, pause] * 15), 16_000)
+    done = gemma4("transcribe", "long.wav", *FAKE, "--engine-arg", "fail_on=Transcribe", "-o", "-")
+    (row,) = lines(done.stdout)
+    assert (row["status"], row["text"], row["error_type"]) == ("failed", None, "fake_failure")
+    assert re.match(r"from \d+\.\d s to \d+\.\d s: ", row["error_message"])
+
+
+def test_silence_gets_an_empty_transcript_unless_it_is_wanted(gemma4, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "quiet.wav", np.zeros(32_000, "float32"), 16_000)
+    (row,) = lines(gemma4("transcribe", "quiet.wav", *FAKE, "-o", "-").stdout)
+    assert (row["status"], row["text"], row["finish_reason"], row["segments"]) == ("ok", "", "no_speech", [])
+    (row,) = lines(gemma4("transcribe", "quiet.wav", *FAKE, "-o", "-", "--no-vad").stdout)
+    assert row["text"] != ""
+
+
+def test_a_question_about_sound_longer_than_the_model_hears_is_never_cut_silently(gemma4, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "long.wav", np.zeros(31 * 16_000, "float32"), 16_000)
+    done = gemma4("annotate", "long.wav", "-p", "Who speaks?", *FAKE, "-o", "-")
     assert done.returncode == 3
     (row,) = lines(done.stdout)
     assert (row["error_stage"], row["error_type"]) == ("render", "audio_too_long")
