@@ -37,6 +37,7 @@ PART_SECONDS = 10.0
 # the job, up to PART_SECONDS.
 _AT_RISK = 1 / 25
 _COMMITTING = 1 / 25
+_LEAST_SECONDS = 0.05
 
 
 class OutputClosedError(JobError):
@@ -232,7 +233,7 @@ class PartSink(Sink):
         failed = row.status is Status.FAILED
         self._inputs.append(strict_json.dumps(manifest_record(item)) if failed and item is not None else None)
         self._held += nbytes(row)
-        wait = min(self._part_seconds, max(self._cost / _COMMITTING, _AT_RISK * (now - self._began)))
+        wait = min(self._part_seconds, max(_LEAST_SECONDS, self._cost / _COMMITTING, _AT_RISK * (now - self._began)))
         if len(self._rows) >= self._part_rows or self._held >= PART_BYTES or now - self._since >= wait:
             self.flush()
 

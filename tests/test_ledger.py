@@ -69,7 +69,7 @@ class Job:
 
     @contextlib.contextmanager
     def opened(self, resume: Resume = Resume(), **options: Any) -> Iterator[tuple[Sink, Pending]]:  # noqa: B008
-        options = {"fingerprint": self.fingerprint, "part_rows": 3, **options}
+        options = {"fingerprint": self.fingerprint, "part_rows": 3, "clock": lambda: 0.0, **options}
         with Sink.open(str(self.output), "caption", NO_COLUMNS, {}, resume=resume, **options) as sink:
             yield sink, sink.pending(self.inputs())
 

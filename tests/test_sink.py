@@ -45,6 +45,8 @@ def shuffled(count: int, seed: int = 1) -> list[int]:
 
 
 def opened(output: Path | str, overwrite: bool = False, **options: Any) -> Sink:
+    """An output whose parts go by rows alone: its clock stands still."""
+    options.setdefault("clock", lambda: 0.0)
     return Sink.open(str(output), "caption", COLUMNS, {"model": "m"}, overwrite, **options)
 
 
@@ -304,7 +306,7 @@ def test_two_runs_cannot_write_to_one_output(tmp_path: Path) -> None:
 
 
 def test_full_disk_ends_the_job_and_keeps_the_parts(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk: the kernel refuses a write in its middle, as a full one does."""
+    """A limit on the size of files stands for the disk: the kernel refuses a write in its middle, as there."""
 
     def fill_up() -> None:
         with opened(tmp_path / "out", part_rows=20) as sink:
