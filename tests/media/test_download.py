@@ -115,7 +115,7 @@ def test_endless_redirects_end(server: str) -> None:
 @pytest.mark.parametrize(
     ("code", "type_"),
     [(404, "not_found"), (410, "not_found"), (401, "permission_denied"), (403, "permission_denied"),
-     (500, "http_error"), (204, "http_error"), (304, "http_error")],
+     (500, "server_error"), (204, "http_error"), (304, "http_error")],
 )  # fmt: skip
 def test_answers_that_are_no_file(server: str, code: int, type_: str) -> None:
     error = failure(f"{server}/status/{code}", OPEN)
