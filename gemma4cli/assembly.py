@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import json
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,12 +40,14 @@ def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapp
     files = list(zip([source.path for source in ledger.sources], replaced, strict=True))
     ordered = place.state / "sorted"
     path = place.state / f"keys-{secrets.token_hex(4)}.parquet"
-    schema = _united([source.path for source in ledger.sources], schema)
+    earlier = ledger.earlier(fingerprint)
+    header = {"fingerprint": fingerprint, "earlier": earlier}
+    schema = _telling(_united([source.path for source in ledger.sources], schema), earlier)
     if place.format is Format.FOLDER:
         shutil.rmtree(ordered, ignore_errors=True)
         groups = parts.row_groups(parts.merged(files, schema))
         written = parts.write_folder(ordered, groups, schema)
-        _write_keys(path, live, [keys.seal(file, rows) for file, rows in written], fingerprint)
+        _write_keys(path, live, [keys.seal(file, rows) for file, rows in written], header)
         parts.swap(ordered, place.parts)
         parts.clear(ordered, place.parts)
     else:
@@ -53,19 +56,26 @@ def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapp
                 rows = parts.write_parquet(temporary, parts.row_groups(parts.merged(files, schema)), schema)
             else:
                 rows = _write_lines(temporary, ledger, replaced, schema)
-            _write_keys(path, live, [keys.seal(temporary, rows, place.path.name)], fingerprint)
+            _write_keys(path, live, [keys.seal(temporary, rows, place.path.name)], header)
     for other in place.state.glob("keys-*.parquet"):
         if other != path:
             other.unlink()
     shutil.rmtree(place.state / "parts", ignore_errors=True)
 
 
-def _write_keys(path: Path, live: pa.Table, seals: Sequence[keys.Seal], fingerprint: Mapping[str, Any]) -> None:
+def _write_keys(path: Path, live: pa.Table, seals: Sequence[keys.Seal], header: Mapping[str, Any]) -> None:
     if sum(each.rows for each in seals) != len(live):
         raise JobError("the rows do not add up, so nothing was replaced", "run the same command again")
-    header = {"fingerprint": fingerprint, "files": [list(each) for each in seals]}
     with parts.whole_file(path) as temporary:
-        keys.write(temporary, live, header)
+        keys.write(temporary, live, {**header, "files": [list(each) for each in seals]})
+
+
+def _telling(schema: pa.Schema, earlier: Sequence[Mapping[str, Any]]) -> pa.Schema:
+    """The schema, whose metadata says as well which other settings some rows were made with."""
+    if not earlier:
+        return schema
+    document = {**json.loads(schema.metadata[b"gemma4cli"]), "earlier": earlier}
+    return schema.with_metadata({**schema.metadata, b"gemma4cli": strict_json.encode(document)})
 
 
 def _united(paths: Iterable[Path], schema: pa.Schema) -> pa.Schema:

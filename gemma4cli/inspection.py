@@ -49,6 +49,7 @@ class Report:
 
     state: running, interrupted or finished.  owner: the process that is at it.  left: rows still to do, if known.
     mean_ms: over the rows that have the figure.  last_run: rates of the last run that came to its end.
+    made_with, earlier: the settings of the latest rows, and those of others that were kept.
     """
 
     output: str
@@ -64,6 +65,7 @@ class Report:
     last_run: dict[str, float] = field(default_factory=dict)
     slowest: list[dict[str, Any]] = field(default_factory=list)
     made_with: Mapping[str, Any] = field(default_factory=dict)
+    earlier: list[Mapping[str, Any]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -150,6 +152,7 @@ def _report(place: Output, found: Ledger) -> Report:
     report = Report(str(place.path), "running" if owner else "finished" if done else "interrupted", owner)
     report.ok, report.failed, report.left = count["ok"], count["failed"], 0 if done else left
     report.notices, report.made_with = found.notices, found.fingerprint or {}
+    report.earlier = found.earlier(report.made_with)
     rates = _document(place, "summary.json").get("rates")
     report.last_run = rates if isinstance(rates, dict) else {}
     tally = _Tally()

@@ -69,6 +69,15 @@ class Ledger:
         headers = [source.header for source in self.sources if source.header.get("fingerprint")]
         return headers[-1]["fingerprint"] if headers else None
 
+    def earlier(self, fingerprint: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """The other settings that rows were made with, where --new-only or --retry-failed kept some."""
+        found: list[Mapping[str, Any]] = []
+        for source in self.sources:
+            for made in (*source.header.get("earlier", ()), source.header.get("fingerprint")):
+                if made and made != fingerprint and made not in found:
+                    found.append(made)
+        return found
+
     def live(self) -> tuple[pa.Table, list[np.ndarray[Any, Any]]]:
         """The keys of the rows that count, by row_index; and for each source the row_index of those that do not."""
         if not self.sources:

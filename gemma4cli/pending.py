@@ -22,8 +22,8 @@ from gemma4cli.records import Item
 Ints = np.ndarray[Any, np.dtype[Any]]
 _SHOWN = 3
 WAYS = (
-    "ways on: --new-only keeps the rows that are there and does new and changed ones; --overwrite starts again; "
-    "or choose another output"
+    "Ways on: --new-only keeps the rows that are there and does new and changed ones; --retry-failed also takes "
+    "failed rows as they are now; --overwrite starts again; or choose another output."
 )
 
 

@@ -13,6 +13,7 @@ from gemma4cli.escaping import printable, without_surrogates
 from gemma4cli.records import Item, Row
 from gemma4cli.schema import DUPLICATE_KEY, DUPLICATE_OF, ROW_FIELDS
 
+_LONGEST_ADDRESS = 8192
 _own_values = attrgetter(*ROW_FIELDS)
 
 
@@ -56,12 +57,13 @@ def record_of(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
 def manifest_record(item: Item) -> dict[str, Any]:
     """A row's input as a record that a manifest can have: absolute paths, the prompt and the carried columns.
 
-    Media without an address are null: their bytes are in the manifest that they came from.
+    Media without an address are null, as are long data: URIs: their bytes are in the manifest that they came from.
     """
     record: dict[str, Any] = {"id": item.id}
     kinds = [medium.kind for medium in item.media]
     for kind in dict.fromkeys(kinds):
-        found = [medium.location or None for medium in item.media if medium.kind is kind]
+        media = [medium for medium in item.media if medium.kind is kind]
+        found = [m.location if m.data is None and 0 < len(m.location) <= _LONGEST_ADDRESS else None for m in media]
         name = kind.value if kind is not None and None not in kinds else "path"
         record[name if len(found) == 1 else f"{name}s"] = found[0] if len(found) == 1 else found
     if item.prompt is not None:

@@ -278,8 +278,13 @@ def test_other_settings_are_refused_by_name(job: Job) -> None:
     assert str(error).endswith('made with other settings: model was "m", is "n"; --top-k was not there, is 3')
     assert "--new-only" in error.hint
     assert "--overwrite" in error.hint
-    assert len(job.run(Resume(new_only=True))) == 8
-    assert job.computed == 8
+    job.rows.append(("new", "c9"))
+    assert len(job.run(Resume(new_only=True))) == 9
+    assert job.computed == 9
+    document = json.loads(pq.read_schema(job.output / "data/part-00000.parquet").metadata[b"gemma4cli"])
+    assert document["fingerprint"] == job.fingerprint
+    assert document["earlier"] == [{"model": "m"}]  # the metadata does not claim that all rows are of the new model
+    assert len(job.run()) == 9
 
 
 def test_changed_rows_are_refused_by_name(each: Job) -> None:
@@ -478,3 +483,20 @@ def test_equal_bytes_are_duplicates_wherever_they_lie(tmp_path: Path) -> None:
     job = Job(tmp_path / "out", [(name, str(tmp_path / name)) for name in ("a.jpg", "b.jpg", "c.jpg", "gone.jpg")])
     assert [record["duplicate_of"] for record in job.run(dedupe=True)] == [None, 0, None, None]
     assert job.computed == 3
+
+
+def test_names_that_are_not_utf8_can_fail(tmp_path: Path) -> None:
+    job = Job(tmp_path / "out", [("a", "/caf\udce9.jpg")], prompts={"/caf\udce9.jpg": "fail"})
+    assert job.run()[0]["status"] == "failed"
+    assert job.run() == stored(job.output)
+
+
+def test_adding_no_rows_loads_nothing_but_puts_parts_together(tmp_path: Path) -> None:
+    job = Job(tmp_path / "out.jsonl", [(f"r{i}", "c") for i in range(4)])
+    with job.opened() as (sink, left):
+        for item in left:
+            sink.write(answer(item))
+    with job.opened() as (sink, left):
+        assert (left.total, left.idle, left.kept_ok) == (0, False, 4)
+        sink.finish({})
+    assert len(stored(job.output)) == 4

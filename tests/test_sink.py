@@ -137,7 +137,7 @@ def test_parts_appear_while_the_job_runs(tmp_path: Path) -> None:
 
 
 def test_large_texts_fill_a_part_before_the_rows_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemma4cli.sink.PART_BYTES", 5000)
+    monkeypatch.setattr("gemma4cli.part_sink.PART_BYTES", 5000)
     with opened(tmp_path / "out") as sink:
         for row_index in range(3):
             sink.write(row(row_index, text="x" * 2000))

@@ -1,0 +1,221 @@
+"""Rows -> parts while the job runs, and one sorted data set or file at its end, in whichever run that comes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gemma4cli import assembly, keys, ledger, outputs, parts, pending, reading, strict_json
+from gemma4cli.duplicates import Duplicates
+from gemma4cli.errors import JobError, UsageError
+from gemma4cli.escaping import printable
+from gemma4cli.identity import UNKNOWN, Key, content_key, differences, id_key
+from gemma4cli.inputs import Inputs
+from gemma4cli.ledger import Source
+from gemma4cli.outputs import Output
+from gemma4cli.pending import Pending, Resume
+from gemma4cli.records import Item, Row, Status
+from gemma4cli.schema import DUPLICATE_OF, carried_names
+from gemma4cli.sink import Sink
+from gemma4cli.tables import manifest_record, nbytes, table_of
+
+PART_BYTES = 64 << 20
+# A crash may cost this share of the time that the job has run for; committing, that share at most. So parts grow with
+# the job, up to PART_SECONDS.
+_AT_RISK = 1 / 25
+_COMMITTING = 1 / 25
+_LEAST_SECONDS = 0.05
+
+
+class PartSink(Sink):
+    """Writes parts, then the sorted data set or file from them and from what was there before.
+
+    `ledger` knows the files whose rows count: what is not in it was never written.
+    """
+
+    def __init__(
+        self,
+        place: Output,
+        schema: pa.Schema,
+        columns: pa.Schema,
+        lock: IO[str],
+        fingerprint: Mapping[str, Any],
+        resume: Resume,
+        *,
+        part_rows: int,
+        part_seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.state: Path = place.state
+        self._place, self._schema, self._lock = place, schema, lock
+        self._names = carried_names(columns)
+        self._dedupe = DUPLICATE_OF in schema.names
+        self._fingerprint, self._resume = fingerprint, resume
+        try:
+            self.ledger = ledger.read(place, repair=True)
+            # Data that is finished stays whole and sorted until the new rows can be put in at once.
+            self._folder = place.state / "parts" if self.ledger.finished else place.parts
+            self._folder.mkdir(exist_ok=True)
+        except OSError as error:
+            message = f"cannot read what is in {self._shown}: {error.strerror or error}"
+            raise UsageError(message, "choose another output") from error
+        self.notices = self.ledger.notices
+        self._refuse_other_settings()
+        self._part_rows, self._part_seconds, self._clock = part_rows, part_seconds, clock
+        self._rows: list[Row] = []
+        self._keys: list[Key] = []
+        self._inputs: list[str | None] = []
+        self._expected: dict[int, tuple[Key, Item]] = {}
+        self._held = 0
+        self._began: float | None = None
+        self._since = clock()
+        self._cost = 0.0  # seconds that the last commit took
+        self._duplicates: Duplicates | None = None
+        self._left: Callable[[], Iterator[Item]] = lambda: iter(())
+
+    @property
+    def _shown(self) -> str:
+        return printable(str(self._place.path))
+
+    def pending(self, inputs: Inputs) -> Pending:
+        live, _ = self.ledger.live()
+        total = inputs.total
+        kept, kept_keys = ledger.counts(live), live
+        if len(live):
+            ids, contents = pending.read_keys(inputs)
+            plan = pending.plan(live, ids, contents, self._resume)
+            pending.refuse(plan, self._resume, self._shown, self._id_of)
+            redone = np.isin(keys.column(live, "row_index"), plan.row_index)
+            total = int(np.count_nonzero(plan.row_index >= 0))
+            kept_keys = live.filter(pa.array(~redone))
+            kept = ledger.counts(kept_keys)
+            self._left = functools.partial(pending.items, plan, inputs, self._expect)
+        else:
+            self._left = functools.partial(self._first_time, inputs)
+        if self._dedupe:
+            self._duplicates = Duplicates(kept_keys)
+        self._note(None if total is None else total + kept["ok"] + kept["failed"])
+        idle = total == 0 and self.ledger.finished and not self.ledger.added
+        return Pending(total, kept["ok"], kept["failed"], idle, self._to_compute)
+
+    def duplicates(self) -> Iterator[Row]:
+        if self._duplicates is not None and self._duplicates.waiting:
+            self.flush()
+            try:
+                yield from self._duplicates.copies(self._left(), self._expected, self.ledger.sources)
+            except parts.DamagedPartError as error:
+                raise self._damaged(error) from error
+
+    def write(self, row: Row) -> None:
+        now = self._clock()
+        if self._began is None:
+            self._began = now
+        if not self._rows:
+            self._since = now
+        key, item = self._expected.pop(row.row_index, (None, None))
+        self._rows.append(row)
+        self._keys.append(key or Key(id_key(row.id), UNKNOWN))
+        failed = row.status is Status.FAILED
+        self._inputs.append(strict_json.encode(manifest_record(item)).decode() if failed and item is not None else None)
+        self._held += nbytes(row)
+        wait = min(self._part_seconds, max(_LEAST_SECONDS, self._cost / _COMMITTING, _AT_RISK * (now - self._began)))
+        if len(self._rows) >= self._part_rows or self._held >= PART_BYTES or now - self._since >= wait:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._rows:
+            return
+        began = self._clock()
+        order = sorted(range(len(self._rows)), key=lambda i: self._rows[i].row_index)
+        rows = [self._rows[i] for i in order]
+        table = table_of(rows, self._schema, self._names)
+        own = keys.table(
+            [row.row_index for row in rows],
+            [self._keys[i] for i in order],
+            [row.status is Status.FAILED for row in rows],
+            [self._inputs[i] for i in order],
+        )
+        header = {"fingerprint": self._fingerprint}
+        metadata = {ledger.IN_PART.decode(): keys.encoded(own, header)}
+        try:
+            path = parts.write_part(self._folder, self.ledger.next_part, table, metadata)
+        except OSError as error:
+            raise self._failed(error) from error
+        self.ledger.next_part += 1
+        self.ledger.sources.append(Source(path, own, False, header))
+        self._rows, self._keys, self._inputs, self._held = [], [], [], 0
+        self._cost = self._clock() - began
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self.flush()
+        try:
+            assembly.assemble(self._place, self.ledger, self._schema, self._fingerprint)
+            with parts.whole_file(self.state / "summary.json") as temporary:
+                temporary.write_bytes(strict_json.encode(summary, indent=2) + b"\n")
+        except parts.DamagedPartError as error:
+            raise self._damaged(error) from error
+        except (OSError, pa.ArrowException) as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        try:
+            self.flush()
+        finally:
+            outputs.release(self._lock)
+
+    def _to_compute(self) -> Iterator[Item]:
+        items = self._left()
+        return items if self._duplicates is None else self._duplicates.computed(items, self._digested)
+
+    def _first_time(self, source: Iterable[Item]) -> Iterator[Item]:
+        for item in source:
+            self._expect(item, Key(id_key(item.id), content_key(item)))
+            yield item
+
+    def _expect(self, item: Item, key: Key) -> None:
+        self._expected[item.row_index] = key, item
+
+    def _digested(self, item: Item, digest: tuple[int, int]) -> None:
+        key, _ = self._expected[item.row_index]
+        self._expected[item.row_index] = key._replace(digest=digest), item
+
+    def _note(self, total: int | None) -> None:
+        """Leaves word of how many rows there are, for whoever looks while the job runs or after it was stopped."""
+        with contextlib.suppress(OSError), parts.whole_file(self.state / "job.json") as temporary:
+            temporary.write_bytes(strict_json.encode({"total": total}) + b"\n")
+
+    def _refuse_other_settings(self) -> None:
+        made = self.ledger.fingerprint
+        if made is None or not self._fingerprint or self._resume.new_only or self._resume.retry_failed:
+            return
+        found = differences(made, self._fingerprint)
+        if found:
+            more = f" (and {len(found) - 4} more)" if len(found) > 4 else ""
+            message = f"{self._shown} was made with other settings: {'; '.join(found[:4])}{more}"
+            raise UsageError(message, pending.WAYS)
+
+    def _id_of(self, row_index: int) -> str:
+        with contextlib.suppress(parts.DamagedPartError, KeyError):
+            return str(reading.records(self.ledger.sources, [row_index], ["id"])[row_index]["id"])
+        return f"row {row_index}"
+
+    def _damaged(self, error: parts.DamagedPartError) -> JobError:
+        message = f"{printable(str(error.path))} is damaged ({printable(str(error))})"
+        try:
+            target = ledger.set_aside(error.path, self._place)
+        except OSError:
+            return JobError(message, "move it away, and run the same command again to do its rows again")
+        hint = f"it is set aside as {printable(str(target))}; run the same command again to do its rows again"
+        return JobError(message, hint)
+
+    def _failed(self, error: BaseException) -> JobError:
+        rows = sum(len(source.keys) for source in self.ledger.sources)
+        kept = f"{rows} rows are kept in {len(self.ledger.sources)} parts in {printable(str(self._folder))}"
+        reason = getattr(error, "strerror", None) or error
+        return JobError(f"cannot write to {self._shown}: {reason}", f"{kept}; make room for more")
