@@ -144,7 +144,12 @@ def test_a_larger_limit_goes_on(gemma4, set_of: Path) -> None:
 def test_what_differs_is_named_with_the_ways_on(gemma4, set_of: Path) -> None:
     assert gemma4("caption", set_of, *FAKE).returncode == 0
     said = []
-    for arguments in (["--max-tokens", "9"], ["--prompt", "Why?"], ["--max-soft-tokens", "70"], ["--temperature", "0.3"]):
+    for arguments in (
+        ["--max-tokens", "9"],
+        ["--prompt", "Why?"],
+        ["--max-soft-tokens", "70"],
+        ["--temperature", "0.3"],
+    ):
         done = gemma4("caption", set_of, *FAKE, *arguments, "--engine-arg", "start_s=1000")
         assert done.returncode == 2
         said.append(done.stderr.splitlines()[0])
