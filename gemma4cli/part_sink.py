@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gemma4cli import assembly, keys, ledger, outputs, parts, pending, reading, strict_json
 from gemma4cli.duplicates import Duplicates
@@ -21,11 +22,12 @@ from gemma4cli.ledger import Source
 from gemma4cli.outputs import Output
 from gemma4cli.pending import Pending, Resume
 from gemma4cli.records import Item, Row, Status
-from gemma4cli.schema import DUPLICATE_OF, carried_names
+from gemma4cli.schema import DUPLICATE_OF, ROW_FIELDS, carried_names
 from gemma4cli.sink import Sink
 from gemma4cli.tables import manifest_record, nbytes, table_of
 
 PART_BYTES = 64 << 20
+_AT_ONCE = 4096  # earlier rows that are read back together
 # A crash may cost this share of the time that the job has run for; committing, that share at most. So parts grow with
 # the job, up to PART_SECONDS.
 _AT_RISK = 1 / 25
@@ -78,6 +80,7 @@ class PartSink(Sink):
         self._cost = 0.0  # seconds that the last commit took
         self._duplicates: Duplicates | None = None
         self._left: Callable[[], Iterator[Item]] = lambda: iter(())
+        self._plan: pending.Plan | None = None
 
     @property
     def _shown(self) -> str:
@@ -89,7 +92,7 @@ class PartSink(Sink):
         kept, kept_keys = ledger.counts(live), live
         if len(live):
             ids, contents = pending.read_keys(inputs)
-            plan = pending.plan(live, ids, contents, self._resume)
+            plan = self._plan = pending.plan(live, ids, contents, self._resume, self._passed_over())
             pending.refuse(plan, self._resume, self._shown, self._id_of)
             redone = np.isin(keys.column(live, "row_index"), plan.row_index)
             total = int(np.count_nonzero(plan.row_index >= 0))
@@ -112,12 +115,26 @@ class PartSink(Sink):
             except parts.DamagedPartError as error:
                 raise self._damaged(error) from error
 
+    def item(self, row_index: int) -> Item | None:
+        _, item = self._expected.get(row_index, (None, None))
+        return item
+
+    def kept(self, inputs: Inputs, wanted: Callable[[Item], bool]) -> Iterator[tuple[Item, Row]]:
+        held: dict[int, Item] = {}
+        for position, item in enumerate(inputs if self._plan is not None else ()):
+            assert self._plan is not None
+            row_index = int(self._plan.home[position]) if position < len(self._plan.home) else -1
+            if row_index >= 0 and wanted(item):
+                held[row_index] = item
+            if len(held) >= _AT_ONCE:
+                yield from self._read_back(held)
+                held = {}
+        yield from self._read_back(held)
+
     def write(self, row: Row) -> None:
         now = self._clock()
         if self._began is None:
-            self._began = now
-        if not self._rows:
-            self._since = now
+            self._began = self._since = now
         key, item = self._expected.pop(row.row_index, (None, None))
         self._rows.append(row)
         self._keys.append(key or Key(id_key(row.id), UNKNOWN))
@@ -150,7 +167,8 @@ class PartSink(Sink):
         self.ledger.next_part += 1
         self.ledger.sources.append(Source(path, own, False, header))
         self._rows, self._keys, self._inputs, self._held = [], [], [], 0
-        self._cost = self._clock() - began
+        self._since = self._clock()
+        self._cost = self._since - began
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.flush()
@@ -172,6 +190,31 @@ class PartSink(Sink):
     def _to_compute(self) -> Iterator[Item]:
         items = self._left()
         return items if self._duplicates is None else self._duplicates.computed(items, self._digested)
+
+    def _read_back(self, items: Mapping[int, Item]) -> Iterator[tuple[Item, Row]]:
+        try:
+            found = reading.records(self.ledger.sources, list(items), ROW_FIELDS)
+        except parts.DamagedPartError as error:
+            raise self._damaged(error) from error
+        for row_index, record in found.items():
+            if record["status"] == Status.OK:
+                values: dict[str, Any] = {name: record.get(name) for name in ROW_FIELDS}
+                yield items[row_index], Row(**(values | {"status": Status.OK}))
+
+    def _passed_over(self) -> reading.Ints:
+        """The row_index of rows whose status is skipped: what they were skipped for may have gone."""
+        found = np.zeros(0, np.int64)
+        for source in self.ledger.sources:
+            found = np.setdiff1d(
+                found, keys.column(source.keys, "row_index")
+            )  # a later row takes an earlier one's place
+            try:
+                for table in reading.tables(source.path, ["row_index", "status"]):
+                    skipped = table.filter(pc.equal(table["status"], Status.SKIPPED.value))
+                    found = np.union1d(found, skipped["row_index"].to_numpy())
+            except parts.DamagedPartError as error:
+                raise self._damaged(error) from error
+        return found
 
     def _first_time(self, source: Iterable[Item]) -> Iterator[Item]:
         for item in source:

@@ -68,13 +68,14 @@ class Pending:
 class Plan:
     """What becomes of each input row, by its position: the row_index it is to be done under, or -1 if it is done.
 
-    ids, contents: the keys of the input's rows.  matched, vanished, changed: row_index of committed rows whose input
-    is there, is gone, or is another than it was.
+    ids, contents: the keys of the input's rows.  home: the row_index of the committed row that stays, or -1.
+    matched, vanished, changed: row_index of committed rows whose input is there, is gone, or is another than it was.
     """
 
     ids: Ints
     contents: Ints
     row_index: Ints
+    home: Ints
     matched: Ints
     vanished: Ints
     changed: Ints
@@ -91,11 +92,12 @@ def read_keys(items: Iterable[Item]) -> tuple[Ints, Ints]:
     )
 
 
-def plan(done: pa.Table, ids: Ints, contents: Ints, resume: Resume) -> Plan:
+def plan(done: pa.Table, ids: Ints, contents: Ints, resume: Resume, skipped: Ints = np.zeros(0, np.int64)) -> Plan:
     """Compares the keys of committed rows, sorted by row_index, with those of the input's rows.
 
     Of rows that share an id, those that share their content too belong together first, then whichever are left, in
     order. A new row keeps its position as its row_index where no other row has that; else it comes after all others.
+    `skipped` holds the row_index of rows that were passed over; these are looked at again.
     """
     index, known_ids = keys.column(done, "row_index"), keys.column(done, "id")
     known_contents, failed = keys.column(done, "content"), keys.column(done, "failed")
@@ -128,6 +130,7 @@ def plan(done: pa.Table, ids: Ints, contents: Ints, resume: Resume) -> Plan:
     again = found & ~same if resume.new_only else np.zeros(len(index), bool)
     if resume.retry_failed:
         again |= found & failed
+    again |= found & np.isin(index, skipped)
     target[match[found]] = -1
     target[match[again]] = index[again]
     new = np.flatnonzero(target == -2)
@@ -136,7 +139,9 @@ def plan(done: pa.Table, ids: Ints, contents: Ints, resume: Resume) -> Plan:
     following = max(len(ids), int(index[-1]) + 1 if len(index) else 0)
     target[new[~free]] = following + np.arange(np.count_nonzero(~free))
     changed = found & ~same & ~(failed & resume.retry_failed)
-    return Plan(ids, contents, target, index[found], index[~found], index[changed])
+    home = np.full(len(ids), -1, np.int64)
+    home[match[found & ~again]] = index[found & ~again]
+    return Plan(ids, contents, target, home, index[found], index[~found], index[changed])
 
 
 def items(plan: Plan, inputs: Iterable[Item], take: Callable[[Item, Key], None]) -> Iterator[Item]:

@@ -17,7 +17,7 @@ from gemma4cli import outputs
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.inputs import Inputs
 from gemma4cli.pending import Pending, Resume
-from gemma4cli.records import Row
+from gemma4cli.records import Item, Row
 from gemma4cli.schema import output_schema
 
 PART_ROWS = 50_000
@@ -98,6 +98,18 @@ class Sink(ABC):
 
     def duplicates(self) -> Iterator[Row]:
         """Rows held back because others have their content, with the answers of those; ask when those are written."""
+        return iter(())
+
+    def item(self, row_index: int) -> Item | None:
+        """What a row that was not yet written is made of."""
+        return None
+
+    def kept(self, inputs: Inputs, wanted: Callable[[Item], bool]) -> Iterator[tuple[Item, Row]]:
+        """Rows of earlier runs that are ok and stay, with what they are made of; ask after `pending`.
+
+        Args:
+            wanted: which of them; only these are read back, without carried columns.
+        """
         return iter(())
 
     @abstractmethod

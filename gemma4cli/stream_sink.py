@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from gemma4cli import assembly
 from gemma4cli.errors import JobError
 from gemma4cli.inputs import Inputs
 from gemma4cli.pending import Pending
-from gemma4cli.records import Row
+from gemma4cli.records import Item, Row
 from gemma4cli.schema import carried_names
 from gemma4cli.sink import OutputClosedError, Sink
 from gemma4cli.tables import has_times, record_of
@@ -28,12 +29,17 @@ class StreamSink(Sink):
         self._names = carried_names(columns)
         self._times = {self._names[field.name]: field.type for field in columns if has_times(field.type)}
         self._waiting: list[tuple[int, bytes]] = []
+        self._expected: dict[int, Item] = {}
         self._next = 0
 
     def pending(self, inputs: Inputs) -> Pending:
-        return Pending(inputs.total, 0, 0, False, inputs.__iter__)
+        return Pending(inputs.total, 0, 0, False, functools.partial(self._read, inputs))
+
+    def item(self, row_index: int) -> Item | None:
+        return self._expected.get(row_index)
 
     def write(self, row: Row) -> None:
+        self._expected.pop(row.row_index, None)
         record = record_of(row, self._names)
         for name, kind in self._times.items():
             record[name] = pa.scalar(record[name], kind)  # times may come as integers
@@ -50,6 +56,11 @@ class StreamSink(Sink):
     def close(self) -> None:
         """Rows that wait for one that never came are written as well, in order."""
         self._emit(in_order=False)
+
+    def _read(self, items: Iterable[Item]) -> Iterator[Item]:
+        for item in items:
+            self._expected[item.row_index] = item
+            yield item
 
     def _emit(self, in_order: bool) -> None:
         try:
