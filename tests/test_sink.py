@@ -125,9 +125,10 @@ def test_parts_appear_while_the_job_runs(tmp_path: Path) -> None:
         assert indices(tmp_path / "out") == [3, 4, 5]
         now = 100.0
         sink.write(row(9))
+        assert len(indices(tmp_path / "out")) == 4
         now = 103.0  # at risk may be a twenty-fifth of the time so far
         sink.write(row(8))
-        assert len(indices(tmp_path / "out")) == 3
+        assert len(indices(tmp_path / "out")) == 4
         now = 105.0
         sink.write(row(7))
         assert sorted(indices(tmp_path / "out")) == [3, 4, 5, 7, 8, 9]
