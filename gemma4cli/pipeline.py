@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from gemma4cli import tasks
+from gemma4cli.companions import Companions
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Engine
 from gemma4cli.errors import EngineError, Interrupted
@@ -22,6 +23,7 @@ from gemma4cli.speech import Segment
 from gemma4cli.stats import Stats
 from gemma4cli.stop import Stop
 
+TEND_S = 1.0  # between looks at the pool while nothing comes
 BYTES_IN_FLIGHT = 2 * 2**30  # of rendered media; a video of 32 frames is 31 MB
 
 Event = Rendered | Unrendered | Split | Generation | EngineError | Stop
@@ -47,36 +49,46 @@ def run(
     sink: Sink,
     stats: Stats,
     events: queue.SimpleQueue[Event],
+    companions: Companions | None = None,
 ) -> dict[str, Any]:
     """Takes every pending row to the output and returns the run summary.
 
-    `pool` and `engine` deliver into `events`; so does whoever wants the run to stop.
+    `pool` and `engine` deliver into `events`; so does whoever wants the run to stop. The engine starts when a row needs
+    it. `companions` are the files that go with rows.
 
     Raises:
         JobError: the engine or the output failed, or too many rows did; rows written until then are kept.
         Interrupted: a stop was asked for; rows finished until then are kept.
     """
-    if pending.total != 0:
-        engine.start(events.put)
-    for row in chain(_rows(config, pending, pool, engine, events), sink.duplicates()):
+    for row in chain(_rows(config, pending, pool, engine, events, companions), sink.duplicates()):
+        item = sink.item(row.row_index)
         sink.write(row)
+        if companions is not None:
+            companions.write(item, row)
         stats.count(row)
         stats.check_failures()
     summary = stats.summary(config.as_dict(), engine.describe())
     summary["kept"] = {"ok": pending.kept_ok, "failed": pending.kept_failed}
+    if companions is not None:
+        summary["files"] = companions.summary()
     sink.finish(summary)
     return summary
 
 
 def _rows(
-    config: RunConfig, inputs: Iterable[Item], pool: RenderPool, engine: Engine, events: queue.SimpleQueue[Event]
+    config: RunConfig,
+    inputs: Iterable[Item],
+    pool: RenderPool,
+    engine: Engine,
+    events: queue.SimpleQueue[Event],
+    companions: Companions | None,
 ) -> Iterator[Row]:
     """Output rows as they finish, while as many are in flight as the engine can use."""
     source, flights, pieces = iter(inputs), dict[int, _Flight](), deque[_Flight]()
     nbytes = rendering = 0
     free_key = -1  # pieces of a row have keys below 0, the rows themselves their row_index
     stop: Stop | None = None
-    more = True
+    more, started = True, False
     while True:
         while (
             more
@@ -88,9 +100,15 @@ def _rows(
             if item is not None and item.failure is not None:
                 yield _failed(config, item, Unrendered(item.row_index, item.failure, MediaFacts()))
                 continue
+            if item is not None and companions is not None and companions.done(item):
+                yield _skipped(config, item)
+                continue
             if not pieces and item is None:
                 more = False
                 break
+            if not started:
+                engine.start(events.put)
+                started = True
             flight = pieces.popleft() if item is None else _Flight(item)
             flights[flight.item.row_index] = flight
             rendering += 1
@@ -98,9 +116,12 @@ def _rows(
         if not flights:
             break
         try:
-            event = events.get(timeout=None if stop is None else stop.seconds_left())
+            event = events.get(timeout=TEND_S if stop is None else min(TEND_S, stop.seconds_left()))
         except queue.Empty:
-            break
+            if stop is not None and not stop.seconds_left():
+                break
+            pool.tend()
+            continue
         match event:
             case EngineError():
                 raise event
@@ -152,6 +173,13 @@ def _landed(flight: _Flight, row: Row) -> Iterator[Row]:
     whole.rows[flight.place] = row
     if whole.complete:
         yield whole.joined()
+
+
+def _skipped(config: RunConfig, item: Item) -> Row:
+    modality = "+".join(dict.fromkeys(m.kind for m in item.media if m.kind))
+    return Row(
+        item.row_index, item.id, item.source, modality, config.task, Status.SKIPPED, attempts=0, extra=item.extra
+    )
 
 
 def _silent(config: RunConfig, item: Item, split: Split) -> Row:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import replace
+from concurrent.futures import CancelledError, Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -19,10 +21,20 @@ from gemma4cli import resources
 from gemma4cli.records import Failure, Item, MediaFacts, Rendered, Split, Stage, Unrendered
 from gemma4cli.render import RenderJob
 
+TRIES = 2  # of a row whose reader died
+TRIES_OF_A_POOL = 5  # of a row that was under way when all readers died, most likely of something else
 Handover = Callable[[Rendered | Unrendered | Split], None]
 
 # The job in a worker: its pickled form until the first row, for a renderer takes a second to build.
 _job: bytes | RenderJob = b""
+
+
+@dataclass(eq=False, slots=True)
+class _Ticket:
+    """One try at an item."""
+
+    item: Item
+    attempt: int = 1
 
 
 class RenderPool:
@@ -33,42 +45,87 @@ class RenderPool:
     """
 
     def __init__(self, job: RenderJob, limit_s: float, deliver: Handover, rows: int | None = None) -> None:
+        self._job = pickle.dumps(job)
         self._limit_s = limit_s
         self._deliver = deliver
         self.workers = max(1, min(resources.cores(), rows if rows is not None else resources.cores()))
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["gemma4cli.pool", *job.renderer.preload])
-        self._pool = ProcessPool(self.workers, initializer=_set_job, initargs=(pickle.dumps(job),), context=context)
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["gemma4cli.pool", *job.renderer.preload])
+        self._lock = threading.RLock()
+        self._open: dict[int, _Ticket] = {}  # by the key of the row
+        self._pool = self._new_pool()
+        self._closed = False
 
-    def submit(self, item: Item, attempt: int = 1) -> None:
-        future = self._pool.schedule(_render, args=(item,), timeout=self._limit_s)
-        future.add_done_callback(lambda done: self._done(item, attempt, done))
+    def submit(self, item: Item) -> None:
+        self._try(_Ticket(item))
+
+    def tend(self) -> None:
+        """Makes a new pool if the old one broke, as it does when a process is killed that has nothing to do."""
+        with self._lock:
+            if self._closed or self._pool.active:
+                return
+            broken, self._pool = self._pool, self._new_pool()
+            threading.Thread(target=_dispose, args=(broken,), daemon=True).start()
+            for ticket in list(self._open.values()):
+                self._retry(ticket, "the processes that read the files died, time after time", TRIES_OF_A_POOL)
 
     def close(self) -> None:
         """Ends the workers, whatever they are at."""
-        self._pool.stop()  # type: ignore[no-untyped-call]
-        self._pool.join()
+        with self._lock:
+            self._closed = True
+        _dispose(self._pool)
 
-    def _done(self, item: Item, attempt: int, future: Future[Rendered | Unrendered | Split]) -> None:
-        if future.cancelled():
+    def _new_pool(self) -> ProcessPool:
+        return ProcessPool(self.workers, initializer=_set_job, initargs=(self._job,), context=self._context)
+
+    def _try(self, ticket: _Ticket) -> None:
+        with self._lock:
+            self.tend()
+            self._open[ticket.item.row_index] = ticket
+            try:
+                future = self._pool.schedule(_render, args=(ticket.item,), timeout=self._limit_s)
+            except RuntimeError:  # it broke just now; the next look at it tries again
+                return
+        future.add_done_callback(lambda done: self._done(ticket, done))
+
+    def _retry(self, ticket: _Ticket, otherwise: str, tries: int = TRIES) -> None:
+        if ticket.attempt < tries:
+            self._try(_Ticket(ticket.item, ticket.attempt + 1))
             return
-        error = future.exception()
+        del self._open[ticket.item.row_index]
+        self._deliver(_lost(ticket, "worker_died", otherwise))
+
+    def _done(self, ticket: _Ticket, future: Future[Rendered | Unrendered | Split]) -> None:
+        error = CancelledError() if future.cancelled() else future.exception()
+        with self._lock:
+            if self._closed or self._open.get(ticket.item.row_index) is not ticket:
+                return
+            if isinstance(error, ProcessExpired):
+                self._retry(ticket, f"reading it ended the process that read it ({error})")
+                return
+            if isinstance(error, CancelledError | BrokenProcessPool):
+                return  # the pool broke, and `tend` starts the row again
+            del self._open[ticket.item.row_index]
         if error is None:
-            outcome: Rendered | Unrendered | Split = future.result()
+            outcome = future.result()
             if isinstance(outcome, Rendered):
                 outcome = replace(outcome, payload=pickle.loads(outcome.payload))
-            self._deliver(replace(outcome, attempts=outcome.attempts + attempt - 1))
+            self._deliver(replace(outcome, attempts=outcome.attempts + ticket.attempt - 1))
         elif isinstance(error, TimeoutError):
             message = f"not fetched, decoded and rendered within {self._limit_s:g} s; --row-timeout gives it longer"
-            self._deliver(_lost(item, "timeout", message, attempt))
-        elif isinstance(error, ProcessExpired) and attempt == 1:
-            self.submit(item, attempt + 1)
+            self._deliver(_lost(ticket, "timeout", message))
         else:
-            self._deliver(_lost(item, "worker_died", f"reading it ended the process that read it ({error})", attempt))
+            self._deliver(_lost(ticket, "internal", f"{type(error).__name__}: {error}"))
 
 
-def _lost(item: Item, type: str, message: str, attempts: int) -> Unrendered:
-    return Unrendered(item.row_index, Failure(Stage.DECODE, type, message), MediaFacts(), attempts=attempts)
+def _dispose(pool: ProcessPool) -> None:
+    pool.stop()  # type: ignore[no-untyped-call]
+    pool.join()
+
+
+def _lost(ticket: _Ticket, type: str, message: str) -> Unrendered:
+    failure = Failure(Stage.DECODE, type, message)
+    return Unrendered(ticket.item.row_index, failure, MediaFacts(), attempts=ticket.attempt)
 
 
 def _set_job(pickled: bytes) -> None:
