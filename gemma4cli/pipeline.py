@@ -153,6 +153,13 @@ def _rows(
                 flight = flights[event.row_index]
                 assert flight.rendered is not None
                 flight.attempts += event.attempts
+                if tasks.died(event) and not flight.item.smaller:
+                    # It may be a matter of memory. The engine tries the row alone when it comes again.
+                    flight.item = replace(flight.item, smaller=True)
+                    nbytes -= flight.rendered.nbytes
+                    rendering += 1
+                    pool.submit(flight.item)
+                    continue
                 if tasks.loops(event) and not flight.again:
                     flight.again = True
                     engine.submit(flight.rendered, tasks.less_repetitive(config.sampling))

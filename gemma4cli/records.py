@@ -74,6 +74,7 @@ class Item:
     content: media and texts in the order the row gives them, without the prompt.
     extra: columns to carry to the output.
     failure: set when the row could not be read; such a row goes straight to the output.
+    smaller: give the model less of it: the engine died on the whole.
     """
 
     row_index: int
@@ -83,6 +84,7 @@ class Item:
     prompt: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
+    smaller: bool = False
 
     @property
     def media(self) -> tuple[Media, ...]:

@@ -37,22 +37,23 @@ class RenderJob:
         """Never raises: what goes wrong is the row's failure, with the stage it went wrong at."""
         started, attempts, facts = time.perf_counter(), 1, MediaFacts()
         stage, decode_ms = Stage.DECODE, None
+        options = self._options(item)
         try:
             parts: list[Part] = []
             for part in item.content:
                 if isinstance(part, str):
                     parts.append(part)
                     continue
-                loaded, tries = self._load(part)
+                loaded, tries = self._load(part, options)
                 attempts = max(attempts, tries)
                 if isinstance(loaded, Audio) and self.config.task == "transcribe" and part.start_s is None:
-                    split = self._split(item.row_index, part, loaded)
+                    split = self._split(item.row_index, part, loaded, options)
                     if split is not None:
                         return replace(split, decode_ms=_ms_since(started), attempts=attempts)
                 self._check_fits(loaded)
                 parts.append(loaded)
             decode_ms, started, facts, stage = _ms_since(started), time.perf_counter(), _facts(parts), Stage.RENDER
-            config, budget = self.config, self.config.media.max_soft_tokens
+            config, budget = self.config, options.budget or gemma.DEFAULT_BUDGET
             prompt = tasks.prompt(config, item, _kinds(parts))
             request = Request(
                 item.row_index, (*parts, prompt), config.prompts.system, budget, config.sampling.max_tokens
@@ -80,11 +81,11 @@ class RenderJob:
             attempts,
         )
 
-    def _load(self, medium: Media) -> tuple[Image | Audio | Video, int]:
+    def _load(self, medium: Media, options: media.MediaOptions) -> tuple[Image | Audio | Video, int]:
         """The decoded medium, and how many tries fetching it took."""
         for attempt in range(1, FETCHES + 1):
             try:
-                loaded = media.load(medium, self.config.kinds, self._options)
+                loaded = media.load(medium, self.config.kinds, options)
                 break
             except FetchError as error:
                 if attempt == FETCHES or not _passing(error):
@@ -105,7 +106,7 @@ class RenderJob:
                 "or transcribe it, which cuts by itself",
             )
 
-    def _split(self, row_index: int, medium: Media, loaded: Audio) -> Split | None:
+    def _split(self, row_index: int, medium: Media, loaded: Audio, options: media.MediaOptions) -> Split | None:
         """The spans of a sound that is too long for the model, or in which nobody speaks; None for any other."""
         from gemma4cli.media.audio import stream_audio
         from gemma4cli.speech.activity import measure
@@ -113,13 +114,20 @@ class RenderJob:
         too_long = loaded.duration_s > gemma.MAX_AUDIO_SECONDS
         if not too_long and not self.config.media.vad:
             return None
-        activity = measure(stream_audio(medium, self._options) if too_long else [loaded.samples])
+        activity = measure(stream_audio(medium, options) if too_long else [loaded.samples])
         spans = arrange(activity, CutOptions())
         return Split(row_index, spans, activity.duration_s, 0.0) if too_long or not spans else None
 
-    @property
-    def _options(self) -> media.MediaOptions:
+    def _options(self, item: Item) -> media.MediaOptions:
+        """As the run says; half of it for a row that was too much for the engine."""
         settings = self.config.media
+        if item.smaller:
+            lower = [budget for budget in gemma.BUDGETS if budget < settings.max_soft_tokens]
+            settings = replace(
+                settings,
+                max_soft_tokens=lower[-1] if lower else settings.max_soft_tokens,
+                max_frames=max(1, settings.max_frames // 2),
+            )
         return media.MediaOptions(
             background=settings.background,
             max_frames=settings.max_frames,

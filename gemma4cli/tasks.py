@@ -42,6 +42,11 @@ def loops(generation: Generation) -> bool:
     return generation.finish_reason == "length" and repetition.loops(generation.text or "")
 
 
+def died(generation: Generation) -> bool:
+    """Whether the engine dies on the row."""
+    return generation.failure is not None and generation.failure.type == "engine_died"
+
+
 def less_repetitive(sampling: Sampling) -> Sampling:
     """The sampling for a second try at an answer that went round in circles."""
     return replace(

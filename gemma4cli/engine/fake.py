@@ -9,6 +9,7 @@ answers the same row with the same text whatever ran beside it. Settings come as
     capacity=64     rows in flight
     fail_on=TEXT    rows whose text parts hold TEXT fail at the engine
     die_on=TEXT     the engine dies on such a row
+    die_above=0     the engine dies on such a row only if its prompt takes more tokens than this
     stall_on=TEXT   the engine says nothing more after such a row
     loop_on=TEXT    the answer repeats itself up to its limit, unless sampling penalises that
     hopeless_on=TEXT  the answer repeats itself whatever the sampling
@@ -43,6 +44,7 @@ class Behaviour:
     capacity: int = 64
     fail_on: str = ""
     die_on: str = ""
+    die_above: int = 0
     stall_on: str = ""
     loop_on: str = ""
     hopeless_on: str = ""
@@ -165,7 +167,7 @@ class FakeEngine:
                 return
             free = time.monotonic()
             answer: _Answer = rendered.payload
-            if _meets(self._behaviour.die_on, answer):
+            if _meets(self._behaviour.die_on, answer) and rendered.tokens.prompt > self._behaviour.die_above:
                 deliver(EngineError("the fake engine died, as --engine-arg die_on asked"))
                 return
             if _meets(self._behaviour.stall_on, answer):

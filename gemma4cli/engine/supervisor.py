@@ -2,7 +2,8 @@
 
 Wraps another engine. When that one dies or stalls it is started again, and the rows that were in it are tried in
 halves: the half that kills it again holds the row at fault, and so on down to that row, which fails. Everything
-else is given back. An engine that dies time after time without finishing a row ends the job.
+else is given back. A row that failed so and comes again, made smaller, is tried alone. An engine that dies time after
+time without finishing a row ends the job.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Supervisor:
         self._inside: dict[int, None] = {}  # rows in the engine, in order of submission
         self._suspects: list[int] = []  # rows under suspicion that are not being tried now
         self._trial = False
+        self._killers: set[int] = set()  # rows that the engine died on
+        self._quarantine: list[int] = []  # those of them that came again, to be tried alone
         self._life = 0
         self._closing = False
         self.deaths = self._fruitless = 0
@@ -131,7 +134,8 @@ class Supervisor:
                     return
                 case _Submit():
                     self._entries[message.rendered.row_index] = _Entry(message.rendered, message.sampling)
-                    self._waiting.append(message.rendered.row_index)
+                    again = message.rendered.row_index in self._killers
+                    (self._quarantine if again else self._waiting).append(message.rendered.row_index)
                 case Generation():
                     self._finished(message)
                 case _Died() if message.life == self._life:
@@ -165,6 +169,11 @@ class Supervisor:
             if self._trial:
                 self._put(self._half())
                 return
+        if self._quarantine:
+            if not self._inside:
+                self._trial, self._suspects = True, [self._quarantine.pop(0)]
+                self._put(self._half())
+            return
         self._put(self._waiting)
         self._waiting = []
 
@@ -200,6 +209,7 @@ class Supervisor:
 
     def _condemn(self, row: int, error: EngineError) -> None:
         entry = self._entries.pop(row)
+        self._killers.add(row)
         failure = Failure(Stage.ENGINE, "engine_died", f"the engine dies on this row: {error}")
         self._deliver(Generation(row, None, None, 0, 0.0, 0.0, failure, entry.tries))
 

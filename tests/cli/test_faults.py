@@ -50,6 +50,14 @@ def test_the_row_that_kills_the_engine_is_found_and_all_others_are_done(gemma4, 
     assert 1 <= summary(tmp_path)["engine"]["deaths"] <= math.log2(32) + 2
 
 
+def test_a_row_that_is_too_much_for_the_engine_is_done_smaller(gemma4, manifest: Path, tmp_path: Path) -> None:
+    done = gemma4(*arguments(manifest, "die_on=poison", "die_above=100", flags=("--max-soft-tokens", "140")))
+    assert done.returncode == 0, done.stderr
+    row = rows(tmp_path)[17]
+    assert (row["status"], row["bucket"]) == ("ok", "image-70")
+    assert {other["bucket"] for other in rows(tmp_path) if other["row_index"] != 17} == {"image-140"}
+
+
 def test_a_silent_engine_counts_as_dead(gemma4, manifest: Path, tmp_path: Path) -> None:
     flags = ("--stall-timeout", "0.3")
     done = gemma4(*arguments(manifest, "stall_on=poison", "capacity=4", flags=flags))

@@ -128,3 +128,22 @@ def test_a_first_start_that_fails_is_the_jobs_error() -> None:
     supervisor.start(got.put)
     assert str(got.get(timeout=5)) == "no such device"
     supervisor.close()
+
+
+def test_a_row_that_comes_again_after_it_killed_is_tried_alone() -> None:
+    engine = Mortal(frozenset({3}), batch=8)
+    got: queue.SimpleQueue[Generation | EngineError] = queue.SimpleQueue()
+    supervisor = Supervisor(engine, 12, stall_s=30, ready=lambda: None)
+    supervisor.start(got.put)
+    for row in range(8):
+        supervisor.submit(rendered(row), SAMPLING)
+    first = {event.row_index: event for event in (got.get(timeout=20) for _ in range(8))}
+    assert isinstance(first[3], Generation)
+    assert first[3].failure is not None
+    deaths = supervisor.deaths
+    for row in (3, *range(8, 16)):
+        supervisor.submit(rendered(row), SAMPLING)
+    second = {event.row_index: event for event in (got.get(timeout=20) for _ in range(9))}
+    supervisor.close()
+    assert [row for row, event in second.items() if event.failure] == [3]
+    assert supervisor.deaths == deaths + 1
