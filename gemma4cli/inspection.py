@@ -57,6 +57,7 @@ class Report:
     owner: str
     ok: int = 0
     failed: int = 0
+    skipped: int = 0
     left: int | None = None
     failures: list[FailureGroup] = field(default_factory=list)
     finish_reasons: dict[str, int] = field(default_factory=dict)
@@ -150,7 +151,8 @@ def _report(place: Output, found: Ledger) -> Report:
     left = max(0, total - len(live)) if isinstance(total, int) else None
     done = found.finished and not found.added and not left
     report = Report(str(place.path), "running" if owner else "finished" if done else "interrupted", owner)
-    report.ok, report.failed, report.left = count["ok"], count["failed"], 0 if done else left
+    report.ok, report.failed, report.skipped = count["ok"], count["failed"], count["skipped"]
+    report.left = 0 if done else left
     report.notices, report.made_with = found.notices, found.fingerprint or {}
     report.earlier = found.earlier(report.made_with)
     rates = _document(place, "summary.json").get("rates")

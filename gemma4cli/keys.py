@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from gemma4cli import strict_json
 from gemma4cli.identity import UNKNOWN, Key, id_key
+from gemma4cli.records import Status
 
 SCHEMA = pa.schema(
     {
@@ -28,6 +29,7 @@ SCHEMA = pa.schema(
         "digest0": pa.uint64(),
         "digest1": pa.uint64(),
         "failed": pa.bool_(),
+        "skipped": pa.bool_(),
         "input": pa.string(),  # of a failed row: the manifest record that would ask for it again
     }
 )
@@ -53,16 +55,17 @@ def seal(path: Path, rows: int, name: str | None = None) -> Seal:
 
 
 def table(
-    row_index: Sequence[int], keys: Sequence[Key], failed: Sequence[bool], inputs: Sequence[str | None]
+    row_index: Sequence[int], keys: Sequence[Key], status: Sequence[str], inputs: Sequence[str | None]
 ) -> pa.Table:
-    """Keys as a table, in the order given."""
+    """Keys as a table, in the order given; `status` as a Row has it."""
     columns = [
         pa.array(row_index, pa.int64()),
         pa.array([key.id for key in keys], pa.uint64()),
         pa.array([key.content for key in keys], pa.uint64()),
         pa.array([key.digest[0] for key in keys], pa.uint64()),
         pa.array([key.digest[1] for key in keys], pa.uint64()),
-        pa.array(failed, pa.bool_()),
+        pa.array([word == Status.FAILED for word in status], pa.bool_()),
+        pa.array([word == Status.SKIPPED for word in status], pa.bool_()),
         pa.array(inputs, pa.string()),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
@@ -71,7 +74,7 @@ def table(
 def adopted(row_index: Sequence[int], ids: Sequence[str | None], status: Sequence[str]) -> pa.Table:
     """Keys for rows whose own are lost: by id, with a content that is equal to any."""
     keys = [Key(id_key(id or ""), UNKNOWN) for id in ids]
-    return table(row_index, keys, [word == "failed" for word in status], [None] * len(keys))
+    return table(row_index, keys, status, [None] * len(keys))
 
 
 def write(path: Path | pa.BufferOutputStream, keys: pa.Table, header: Mapping[str, Any]) -> None:

@@ -256,9 +256,9 @@ def _made_with(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 
 def counts(table: pa.Table) -> Counter[str]:
-    """How many rows are ok, and how many failed."""
-    failed = int(np.count_nonzero(table["failed"].to_numpy()))
-    return Counter(ok=len(table) - failed, failed=failed)
+    """How many rows are ok, failed and skipped."""
+    failed, skipped = (int(np.count_nonzero(keys.column(table, name))) for name in ("failed", "skipped"))
+    return Counter(ok=len(table) - failed - skipped, failed=failed, skipped=skipped)
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gemma4cli import assembly, keys, ledger, outputs, parts, pending, reading, strict_json
 from gemma4cli.duplicates import Duplicates
@@ -92,7 +92,7 @@ class PartSink(Sink):
         kept, kept_keys = ledger.counts(live), live
         if len(live):
             ids, contents = pending.read_keys(inputs)
-            plan = self._plan = pending.plan(live, ids, contents, self._resume, self._passed_over())
+            plan = self._plan = pending.plan(live, ids, contents, self._resume)
             pending.refuse(plan, self._resume, self._shown, self._id_of)
             redone = np.isin(keys.column(live, "row_index"), plan.row_index)
             total = int(np.count_nonzero(plan.row_index >= 0))
@@ -124,7 +124,7 @@ class PartSink(Sink):
         for position, item in enumerate(inputs if self._plan is not None else ()):
             assert self._plan is not None
             row_index = int(self._plan.home[position]) if position < len(self._plan.home) else -1
-            if row_index >= 0 and wanted(item):
+            if row_index >= 0 and wanted(item := replace(item, row_index=row_index)):
                 held[row_index] = item
             if len(held) >= _AT_ONCE:
                 yield from self._read_back(held)
@@ -155,7 +155,7 @@ class PartSink(Sink):
         own = keys.table(
             [row.row_index for row in rows],
             [self._keys[i] for i in order],
-            [row.status is Status.FAILED for row in rows],
+            [row.status for row in rows],
             [self._inputs[i] for i in order],
         )
         header = {"fingerprint": self._fingerprint}
@@ -200,21 +200,6 @@ class PartSink(Sink):
             if record["status"] == Status.OK:
                 values: dict[str, Any] = {name: record.get(name) for name in ROW_FIELDS}
                 yield items[row_index], Row(**(values | {"status": Status.OK}))
-
-    def _passed_over(self) -> reading.Ints:
-        """The row_index of rows whose status is skipped: what they were skipped for may have gone."""
-        found = np.zeros(0, np.int64)
-        for source in self.ledger.sources:
-            found = np.setdiff1d(
-                found, keys.column(source.keys, "row_index")
-            )  # a later row takes an earlier one's place
-            try:
-                for table in reading.tables(source.path, ["row_index", "status"]):
-                    skipped = table.filter(pc.equal(table["status"], Status.SKIPPED.value))
-                    found = np.union1d(found, skipped["row_index"].to_numpy())
-            except parts.DamagedPartError as error:
-                raise self._damaged(error) from error
-        return found
 
     def _first_time(self, source: Iterable[Item]) -> Iterator[Item]:
         for item in source:

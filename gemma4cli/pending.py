@@ -92,12 +92,12 @@ def read_keys(items: Iterable[Item]) -> tuple[Ints, Ints]:
     )
 
 
-def plan(done: pa.Table, ids: Ints, contents: Ints, resume: Resume, skipped: Ints = np.zeros(0, np.int64)) -> Plan:
+def plan(done: pa.Table, ids: Ints, contents: Ints, resume: Resume) -> Plan:
     """Compares the keys of committed rows, sorted by row_index, with those of the input's rows.
 
     Of rows that share an id, those that share their content too belong together first, then whichever are left, in
     order. A new row keeps its position as its row_index where no other row has that; else it comes after all others.
-    `skipped` holds the row_index of rows that were passed over; these are looked at again.
+    Rows that were skipped are looked at again: what they were skipped for may have gone.
     """
     index, known_ids = keys.column(done, "row_index"), keys.column(done, "id")
     known_contents, failed = keys.column(done, "content"), keys.column(done, "failed")
@@ -130,7 +130,7 @@ def plan(done: pa.Table, ids: Ints, contents: Ints, resume: Resume, skipped: Int
     again = found & ~same if resume.new_only else np.zeros(len(index), bool)
     if resume.retry_failed:
         again |= found & failed
-    again |= found & np.isin(index, skipped)
+    again |= found & keys.column(done, "skipped")
     target[match[found]] = -1
     target[match[again]] = index[again]
     new = np.flatnonzero(target == -2)

@@ -69,7 +69,7 @@ def fill(output: Path | str, order: list[int], overwrite: bool = False, **option
 
 def stored(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line) for line in path.read_bytes().splitlines()]
     return list(pq.read_table(path).to_pylist())
 
 

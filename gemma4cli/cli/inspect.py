@@ -61,9 +61,10 @@ def inspect(
 
 def _lines(report: Report) -> list[str]:
     owner = f" ({report.owner})" if report.owner else ""
+    skipped = f", {report.skipped:,} skipped" if report.skipped else ""
     left = f", {report.left:,} left" if report.left else ""
     lines = [f"{report.output}: {report.state}{owner}"]
-    lines.append(_field("rows", f"{report.ok:,} ok, {report.failed:,} failed{left}"))
+    lines.append(_field("rows", f"{report.ok:,} ok, {report.failed:,} failed{skipped}{left}"))
     if report.finish_reasons:
         reasons = (f"{rows:,} {reason}" for reason, rows in report.finish_reasons.items())
         lines.append(_field("finished by", ", ".join(reasons)))
