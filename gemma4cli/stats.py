@@ -30,7 +30,7 @@ class Stats:
     ) -> None:
         self.total = total
         self._max_failures = max_failures
-        self.ok = self.failed = 0
+        self.ok = self.failed = self.skipped = 0
         self.tokens: Counter[str] = Counter()
         self.reasons: Counter[tuple[str, str]] = Counter()
         self.finish: Counter[str] = Counter()
@@ -43,7 +43,7 @@ class Stats:
 
     @property
     def done(self) -> int:
-        return self.ok + self.failed
+        return self.ok + self.failed + self.skipped
 
     @property
     def elapsed(self) -> float:
@@ -63,6 +63,8 @@ class Stats:
         if row.status is Status.FAILED:
             self.failed += 1
             self.reasons[row.error_stage or "", row.error_type or ""] += 1
+        elif row.status is Status.SKIPPED:
+            self.skipped += 1
         else:
             self.ok += 1
             self.finish[row.finish_reason or "none"] += 1
@@ -110,7 +112,7 @@ class Stats:
         generating = self._clock() - self._generating if self._generating is not None else 0.0
         rate = 1 / generating if generating else 0.0
         return {
-            "rows": {"total": self.done, "ok": self.ok, "failed": self.failed},
+            "rows": {"total": self.done, "ok": self.ok, "failed": self.failed, "skipped": self.skipped},
             "failures": [
                 {"stage": stage, "type": type, "rows": rows} for (stage, type), rows in self.reasons.most_common()
             ],

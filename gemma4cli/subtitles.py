@@ -12,12 +12,9 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import encodable
-from gemma4cli.records import Media
-from gemma4cli.sidecars import sidecar_path, write_whole
 from gemma4cli.speech.stitch import Segment, Transcript
 
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
@@ -58,33 +55,13 @@ class Cue:
     lines: tuple[str, ...]
 
 
-def formats_of(name: str) -> tuple[Format, ...]:
-    """The formats that a user means: one by its name, or `all`. Raises UsageError."""
-    if name == "all":
-        return tuple(Format)
-    if name not in set(Format):
-        raise UsageError(f"there is no transcript format {name!r}", f"use {', '.join(Format)} or all")
-    return (Format(name),)
-
-
-def write(
-    transcript: Transcript,
-    formats: Sequence[Format],
-    media: Media,
-    name: str,
-    folder: Path | None = None,
-    options: CueOptions | None = None,
-) -> tuple[Path, ...]:
-    """Writes a transcript beside its medium, or mirrored under `folder` by the row's id, and says where.
-
-    Raises what `sidecar_path` and `write_whole` raise.
-    """
-    written = []
-    for format_ in formats:
-        path = sidecar_path(media, name, format_.value, folder)
-        write_whole(path, render(transcript, format_, options).encode())
-        written.append(path)
-    return tuple(written)
+def formats_of(names: str) -> tuple[Format, ...]:
+    """The formats that a user means: some by their names, with commas between, or `all`. Raises UsageError."""
+    wanted = [name.strip().lower() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name != "all" and name not in set(Format):
+            raise UsageError(f"there is no transcript format {name!r}", f"use {', '.join(Format)} or all")
+    return tuple(format_ for format_ in Format if format_ in wanted or "all" in wanted)
 
 
 def render(transcript: Transcript, format_: Format, options: CueOptions | None = None) -> str:

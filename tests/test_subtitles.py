@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import pysubs2
 import pytest
@@ -13,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemma4cli.errors import UsageError
-from gemma4cli.records import Media
 from gemma4cli.speech import Segment, Transcript
-from gemma4cli.subtitles import CueOptions, Format, cues, formats_of, render, write
+from gemma4cli.subtitles import CueOptions, Format, cues, formats_of, render
 
 LONG = (
     "The old lighthouse keeper climbed the narrow stairs every evening, lit the lamp, and sat down to write. "
@@ -143,15 +141,10 @@ def test_texts_that_utf_8_cannot_hold() -> None:
         render(transcript((0, 1, "a\ud800b")), format_).encode()
 
 
-def test_files(tmp_path: Path) -> None:
-    said = transcript((0, 2, "hello"))
-    medium = Media(str(tmp_path / "talks" / "one.mp3"))
-    beside = write(said, formats_of("all"), medium, "one.mp3")
-    assert [path.name for path in beside] == ["one.srt", "one.vtt", "one.tsv", "one.txt", "one.json"]
-    assert {path.parent for path in beside} == {tmp_path / "talks"}
-    (mirrored,) = write(said, formats_of("srt"), medium, "week/one.mp3", tmp_path / "out")
-    assert mirrored == tmp_path / "out" / "week" / "one.srt"
-    assert mirrored.read_text() == beside[0].read_text() == render(said, Format.SRT)
+def test_names_of_formats() -> None:
+    assert formats_of("all") == tuple(Format)
+    assert formats_of("vtt, srt,SRT") == (Format.SRT, Format.VTT)
+    assert formats_of("") == ()
 
 
 def test_refusals() -> None:

@@ -17,13 +17,22 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 INPUT, MODEL, ANSWER, MEDIA, OUTPUT = "Input", "Model", "Answer", "Media", "Output"
-LIMITS = "Limits"
+LIMITS, FILES = "Limits", "Files beside the rows"
 
 
 def _flag(*names: str, panel: str, help: str, **more: Any) -> Any:
     longest = max(names, key=len)
     environment = "GEMMA4_" + longest.removeprefix("--").split("/")[0].replace("-", "_").upper()
     return typer.Option(*names, rich_help_panel=panel, help=help, envvar=environment, show_envvar=False, **more)
+
+
+OUTPUT_DIR = typer.Option(
+    "--output-dir",
+    rich_help_panel=FILES,
+    metavar="DIR",
+    help="A folder for these files, with the folders of the inputs; else each lies beside its input.",
+)
+WHOLE_NAME = typer.Option("--whole-name", rich_help_panel=FILES, help="Call them a.jpg.txt rather than a.txt.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +183,14 @@ class RunOptions:
 
 
 def takes(options: type[RunOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command a parameter for each field of `options`, beside the parameters of its own after the first."""
+    """Gives a command a parameter for each field of `options`, beside the parameters of its own after the first.
+
+    A parameter of its own that is called like a field takes the field's place.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(options, include_extras=True)
+        own_names = set(list(inspect.signature(command).parameters)[1:])
         shared = [
             inspect.Parameter(
                 field.name,
@@ -186,6 +199,7 @@ def takes(options: type[RunOptions]) -> Callable[[Callable[..., None]], Callable
                 annotation=hints[field.name],
             )
             for field in fields(options)
+            if field.name not in own_names
         ]
         own_hints = get_type_hints(command, include_extras=True)
         own = [
@@ -219,7 +233,7 @@ def output_path(task: str, options: RunOptions) -> str:
     if options.format is None:
         return output
     if options.format not in ("parquet", "jsonl"):
-        raise UsageError(f"--format {options.format} is not possible", "It takes parquet or jsonl.")
+        raise UsageError(f"--format {options.format} is not possible", "It takes parquet or jsonl for the rows.")
     suffix = f".{options.format}"
     if output == "-":
         if options.format == "parquet":

@@ -173,6 +173,7 @@ def print_summary(summary: dict[str, Any], output: str) -> None:
     """The end of a run in a few lines: what came of the rows, why some failed, how fast it went."""
     rows, seconds, rates = summary["rows"], summary["seconds"], summary["rates"]
     failed = f", {rows['failed']:,} failed" if rows["failed"] else ""
+    failed += f", {rows['skipped']:,} skipped: their files are there" if rows["skipped"] else ""
     where = "standard output" if output == "-" else output
     _print_line(f"{rows['ok']:,} of {rows['total']:,} rows ok{failed} -> {where}")
     for failure in summary["failures"]:

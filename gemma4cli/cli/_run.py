@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import sys
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemma4cli.cli import _errors, _output
 from gemma4cli.cli._options import RunOptions, output_path
 
+if TYPE_CHECKING:
+    from gemma4cli.companions import Companions, Form
 
-def run_task(task: str, options: RunOptions, **own: Any) -> int:
+
+def run_task(task: str, options: RunOptions, form: Form | None = None, **own: Any) -> int:
     """Runs a task and returns the exit code. Everything that can be refused is, before the model loads.
 
-    `own` holds overrides from flags that this task alone has.
+    `form` says which files go with each row; `own` holds overrides from flags that this task alone has.
 
     Raises:
         UsageError, JobError: see `gemma4cli.errors`.
     """
     from gemma4cli import config as configuration
     from gemma4cli import models, tasks
+    from gemma4cli.companions import Companions
     from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
     from gemma4cli.pending import Resume
@@ -70,21 +74,24 @@ def run_task(task: str, options: RunOptions, **own: Any) -> int:
     )
     with sink:
         pending = sink.pending(inputs)
+        companions = None if form is None else Companions(form, lambda line: _print_line(f"note: {line}"))
         for notice in sink.notices:
             _print_line(f"note: {notice}")
+        if companions is not None:
+            companions.catch_up(sink.kept(inputs, companions.lacking))
         if pending.idle:
             if not options.quiet:
                 _print_line(_nothing_left(pending, output))
-            return _errors.FAILED_ROWS if pending.kept_failed else _errors.DONE
+            return _exit_code(pending.kept_failed, companions, options)
         stats = Stats(pending.total, config.limits.max_failures)
         if options.verbose:
             with _output.noise_to_standard_error():
-                summary = _job(config, model, pending, sink, stats, options)
+                summary = _job(config, model, pending, sink, stats, options, companions)
         else:
             log = None if sink.state is None else sink.state / "engine.log"
             with _output.noise_to(log) as path:
                 try:
-                    summary = _job(config, model, pending, sink, stats, options)
+                    summary = _job(config, model, pending, sink, stats, options, companions)
                 except Exception as error:
                     _explain(error, path, kept=log is not None)
                     raise
@@ -92,7 +99,19 @@ def run_task(task: str, options: RunOptions, **own: Any) -> int:
         _output.print_summary(summary, output)
         if pending.skipped:
             _print_line(f"  {pending.skipped:>6,} rows of earlier runs are kept")
-    return _errors.FAILED_ROWS if summary["rows"]["failed"] + pending.kept_failed else _errors.DONE
+    return _exit_code(summary["rows"]["failed"] + pending.kept_failed, companions, options)
+
+
+def _exit_code(failed: int, companions: Companions | None, options: RunOptions) -> int:
+    """Says what came of the files that go with rows, and counts those that could not be written as failures."""
+    if companions is None:
+        return _errors.FAILED_ROWS if failed else _errors.DONE
+    problems = companions.problems
+    if not options.quiet:
+        _print_line(f"  {companions.written:>6,} files written")
+        for reason, rows in problems.most_common():
+            _print_line(f"  {rows:>6,} rows have no file: {reason}")
+    return _errors.FAILED_ROWS if failed or problems else _errors.DONE
 
 
 def _refuse_contradictions(options: RunOptions) -> None:
@@ -113,7 +132,9 @@ def _nothing_left(pending: Any, output: str) -> str:
     return f"nothing is left to do: {rows} in {output}{failed}"
 
 
-def _job(config: Any, model: Any, pending: Any, sink: Any, stats: Any, options: RunOptions) -> dict[str, Any]:
+def _job(
+    config: Any, model: Any, pending: Any, sink: Any, stats: Any, options: RunOptions, companions: Companions | None
+) -> dict[str, Any]:
     import queue
 
     from gemma4cli import pipeline, stop
@@ -138,7 +159,7 @@ def _job(config: Any, model: Any, pending: Any, sink: Any, stats: Any, options: 
         pool = RenderPool(RenderJob(config, model, bare.renderer), limits.row_timeout_s, events.put, pending.total)
         try:
             with stop.on_signals(limits.grace_s, drain, bare.close):
-                return pipeline.run(config, pending, pool, engine, sink, stats, events)
+                return pipeline.run(config, pending, pool, engine, sink, stats, events, companions)
         finally:
             pool.close()
             engine.close()

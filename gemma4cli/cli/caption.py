@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from gemma4cli.cli._errors import reports_errors
-from gemma4cli.cli._options import RunOptions, takes
+from gemma4cli.cli._options import FILES, OUTPUT_DIR, WHOLE_NAME, RunOptions, takes
 from gemma4cli.cli._run import run_task
+
+if TYPE_CHECKING:
+    from gemma4cli.companions import CaptionForm
 
 
 @takes(RunOptions)
 @reports_errors
-def caption(options: RunOptions) -> int:
+def caption(
+    options: RunOptions,
+    sidecar: Annotated[
+        str | None,
+        typer.Option(
+            "--sidecar",
+            rich_help_panel=FILES,
+            metavar="KIND",
+            help="A file beside each input as well: txt, caption or json.",
+        ),
+    ] = None,
+    output_dir: Annotated[Path | None, OUTPUT_DIR] = None,
+    prefix: Annotated[
+        str, typer.Option("--prefix", rich_help_panel=FILES, metavar="TEXT", help="Put before each caption there.")
+    ] = "",
+    suffix: Annotated[
+        str, typer.Option("--suffix", rich_help_panel=FILES, metavar="TEXT", help="Put after each caption there.")
+    ] = "",
+    existing: Annotated[
+        str | None,
+        typer.Option(
+            "--existing",
+            rich_help_panel=FILES,
+            metavar="WHAT",
+            help="Where the file is there: skip the row, overwrite, append or prepend. Default: skip.",
+        ),
+    ] = None,
+    whole_name: Annotated[bool, WHOLE_NAME] = False,
+) -> int:
     """Describe images and videos.
 
     [bold]Examples[/]
@@ -17,9 +53,48 @@ def caption(options: RunOptions) -> int:
       gemma4 caption images/
       gemma4 caption a.jpg b.png 'more/*.webp' -o captions.parquet
       gemma4 caption clips/ -p "What is the weather like?" --max-soft-tokens 70
+      gemma4 caption photos/ --sidecar txt --prefix "a photo of "
 
     One row out for each file or manifest row in, in gemma4-caption/ unless
     -o says otherwise. A file that cannot be read is a failed row with the
     reason.
     """
-    return run_task("caption", options)
+    return run_task("caption", options, _form(sidecar, output_dir, prefix, suffix, existing, whole_name))
+
+
+def _form(
+    sidecar: str | None, folder: Path | None, prefix: str, suffix: str, existing: str | None, whole_name: bool
+) -> CaptionForm | None:
+    from gemma4cli.companions import CaptionForm
+    from gemma4cli.errors import UsageError
+    from gemma4cli.sidecars import CaptionOptions, Existing, Sidecar
+
+    if sidecar is None:
+        if folder or prefix or suffix or existing or whole_name:
+            flag = next(
+                name
+                for name, given in (
+                    ("--output-dir", folder),
+                    ("--prefix", prefix),
+                    ("--suffix", suffix),
+                    ("--existing", existing),
+                    ("--whole-name", whole_name),
+                )
+                if given
+            )
+            raise UsageError(f"{flag} is about sidecars, and none are asked for", "Add --sidecar txt, caption or json.")
+        return None
+    if sidecar not in set(Sidecar):
+        raise UsageError(f"--sidecar {sidecar} is not possible", f"It takes {', '.join(Sidecar)}.")
+    if existing is not None and existing not in set(Existing):
+        raise UsageError(f"--existing {existing} is not possible", f"It takes {', '.join(Existing)}.")
+    return CaptionForm(
+        CaptionOptions(
+            kind=Sidecar(sidecar),
+            folder=None if folder is None else folder.absolute(),
+            prefix=prefix,
+            suffix=suffix,
+            existing=Existing(existing or Existing.SKIP),
+            whole_name=whole_name,
+        )
+    )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemma4cli.cli._errors import reports_errors
-from gemma4cli.cli._options import ANSWER, MEDIA, RunOptions, takes
+from gemma4cli.cli._options import ANSWER, FILES, MEDIA, OUTPUT, OUTPUT_DIR, WHOLE_NAME, RunOptions, takes
 from gemma4cli.cli._run import run_task
+
+if TYPE_CHECKING:
+    from gemma4cli.companions import TranscriptForm
 
 
 @takes(RunOptions)
@@ -30,6 +35,27 @@ def transcribe(
             "--vad/--no-vad", rich_help_panel=MEDIA, help="Leave out clips in which nobody speaks. Default: yes."
         ),
     ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            rich_help_panel=OUTPUT,
+            help="parquet or jsonl for the rows; srt, vtt, tsv, txt, json or all for a file beside each input as well. "
+            "Several with commas.",
+        ),
+    ] = None,
+    output_dir: Annotated[Path | None, OUTPUT_DIR] = None,
+    max_line_width: Annotated[
+        int | None,
+        typer.Option(
+            "--max-line-width", rich_help_panel=FILES, metavar="N", help="Characters of a subtitle line. Default: 42."
+        ),
+    ] = None,
+    max_lines: Annotated[
+        int | None,
+        typer.Option("--max-lines", rich_help_panel=FILES, metavar="N", help="Lines of a subtitle. Default: 2."),
+    ] = None,
+    whole_name: Annotated[bool, WHOLE_NAME] = False,
 ) -> int:
     """Write down what is said in audio files and videos.
 
@@ -37,10 +63,38 @@ def transcribe(
 
       gemma4 transcribe audio/*.wav --language English
       gemma4 transcribe talks/ -o transcripts.parquet
+      gemma4 transcribe talks/ --format srt,vtt --output-dir subtitles/
       find . -name '*.flac' | gemma4 transcribe - -o - > transcripts.jsonl
 
     A recording of more than 30 seconds, which is what the model hears at a
     time, is cut where the speaker pauses. The column segments holds the
-    parts with the times of the cuts.
+    parts with the times of the cuts. Subtitles have these times too: a model
+    says what was said, not when, so no word has a time of its own.
     """
-    return run_task("transcribe", options, language=language, vad=vad)
+    rows, files = _split(format)
+    form = _form(files, output_dir, max_line_width, max_lines, whole_name)
+    return run_task("transcribe", replace(options, format=rows or None), form, language=language, vad=vad)
+
+
+def _split(format: str | None) -> tuple[str, str]:
+    """What is said of the rows, and what of files, as it was said."""
+    names = [name.strip().lower() for name in (format or "").split(",") if name.strip()]
+    rows = [name for name in names if name in ("parquet", "jsonl")]
+    return ",".join(rows), ",".join(name for name in names if name not in rows)
+
+
+def _form(
+    formats: str, folder: Path | None, width: int | None, lines: int | None, whole_name: bool
+) -> TranscriptForm | None:
+    from gemma4cli.companions import TranscriptForm
+    from gemma4cli.errors import UsageError
+    from gemma4cli.subtitles import CueOptions, formats_of
+
+    wanted = formats_of(formats)
+    if not wanted:
+        if folder is not None or width is not None or lines is not None or whole_name:
+            raise UsageError("no files beside the rows are asked for", "Add --format srt, vtt, tsv, txt, json or all.")
+        return None
+    usual = CueOptions()
+    cues = CueOptions(usual.lines if lines is None else lines, usual.width if width is None else width)
+    return TranscriptForm(wanted, None if folder is None else folder.absolute(), cues, whole_name)

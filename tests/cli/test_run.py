@@ -37,7 +37,7 @@ def test_a_folder_becomes_a_data_set_in_its_default_place(gemma4, photos: Path, 
     assert {row["status"] for row in found} == {"ok"}
     assert {row["bucket"] for row in found} == {"image-280"}
     summary = json.loads((tmp_path / "gemma4-caption" / ".gemma4cli" / "summary.json").read_text())
-    assert summary["rows"] == {"total": 3, "ok": 3, "failed": 0}
+    assert summary["rows"] == {"total": 3, "ok": 3, "failed": 0, "skipped": 0}
     assert summary["versions"]["gemma4cli"]
 
 
