@@ -36,6 +36,7 @@ class Prompts:
 class MediaSettings:
     """How media become pixels and samples; `background` is RGB from 0 to 255.
 
+    root: files outside this folder are refused; None allows all.
     vad: clips in which nobody speaks are not given to the model for transcription, which would invent words.
     """
 
@@ -43,6 +44,7 @@ class MediaSettings:
     max_frames: int
     background: tuple[int, int, int]
     max_pixels: int
+    root: str | None
     allow_private_hosts: bool
     vad: bool
 
@@ -110,6 +112,7 @@ class Overrides:
     max_frames: int | None = None
     background: str | None = None
     max_pixels: int | None = None
+    root: str | None = None
     allow_private_hosts: bool = False
     vad: bool | None = None
     row_timeout: float | None = None
@@ -159,6 +162,7 @@ def build(task: str, user: Overrides) -> RunConfig:
             max_frames=int(_between("--max-frames", chosen("max_frames", media), 1, 32)),
             background=_colour(chosen("background", media)),
             max_pixels=_at_least("--max-pixels", chosen("max_pixels", media), 1),
+            root=_folder("--root", user.root),
             allow_private_hosts=user.allow_private_hosts,
             vad=media.get("vad", True) if user.vad is None else user.vad,
         ),
@@ -245,6 +249,14 @@ def _between(flag: str, value: float, low: float, high: float, open_below: bool 
         above = f"above {low:g}, up to" if open_below else f"from {low:g} to"
         raise UsageError(f"{flag} {value:g} is out of range", f"It must be {above} {high:g}.")
     return value
+
+
+def _folder(flag: str, path: str | None) -> str | None:
+    if path is None:
+        return None
+    if not Path(path).is_dir():
+        raise UsageError(f"{flag} {path} is not a folder", "Name a folder that is there.")
+    return str(Path(path).resolve())
 
 
 def _colour(name: str) -> tuple[int, int, int]:

@@ -133,6 +133,7 @@ class RenderJob:
             max_frames=settings.max_frames,
             max_pixels=settings.max_pixels,
             max_audio_s=gemma.MAX_AUDIO_SECONDS,
+            root=settings.root,
             allow_private_hosts=settings.allow_private_hosts,
             budget=settings.max_soft_tokens,
         )

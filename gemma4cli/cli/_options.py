@@ -125,6 +125,10 @@ class RunOptions:
     max_pixels: Annotated[
         int | None, _flag("--max-pixels", panel=MEDIA, metavar="N", help="Refuse larger images undecoded.")
     ] = None
+    root: Annotated[
+        str | None,
+        _flag("--root", panel=MEDIA, metavar="DIR", help="Refuse files outside DIR, for manifests from strangers."),
+    ] = None
     allow_private_hosts: Annotated[
         bool,
         _flag("--allow-private-hosts", panel=MEDIA, help="Fetch from private and loopback addresses too."),

@@ -62,6 +62,8 @@ def _show(data: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from gemma4cli.escaping import printable
+
     rows = pq.read_table(data).to_pylist()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("file", "asked", "answer", "right?"):
@@ -72,7 +74,7 @@ def _show(data: Path) -> None:
         answer = row["error_message"] if row["text"] is None else row["text"]
         same = answer == row["expected"]
         right += same
-        table.add_row(row["id"], asked, Text(answer or '""'), "yes" if same else f"no: {row['expected']}")
+        table.add_row(row["id"], asked, Text(printable(answer) or '""'), "yes" if same else f"no: {row['expected']}")
     console = Console()
     console.print(table)
     console.print(f"{right} of {len(rows)} right", highlight=False)

@@ -37,7 +37,7 @@ def fetch(media: Media, options: MediaOptions) -> BinaryIO:
     """Opens a medium's bytes for reading; the caller closes the file, which leaves nothing behind.
 
     Raises FetchError with a type of `not_found`, `permission_denied`, `is_a_directory`, `not_a_file`,
-    `symlink_loop`, `bad_location`, `read_error`, `unsupported_scheme`, or one of the download's.
+    `symlink_loop`, `outside_root`, `bad_location`, `read_error`, `unsupported_scheme`, or one of the download's.
     """
     if media.data is not None:
         return io.BytesIO(media.data)
@@ -46,10 +46,10 @@ def fetch(media: Media, options: MediaOptions) -> BinaryIO:
     if not location:
         raise FetchError("bad_location", "the row names no medium")
     if location.startswith("/") or scheme is None:
-        return _open_file(location)
+        return _open_file(location, options.root)
     match scheme[1].lower():
         case "file":
-            return _open_file(_path_of(location))
+            return _open_file(_path_of(location), options.root)
         case "data":
             return io.BytesIO(_data_of(location))
         case "http" | "https":
@@ -98,8 +98,8 @@ def _bytes_of(text: str, uri: str) -> bytes:
         raise FetchError("bad_location", f"not a URI, it holds half a character: {_shown(uri)}") from error
 
 
-def _open_file(path: str) -> BinaryIO:
-    """Opens a regular file; a FIFO or a device would block, or never end."""
+def _open_file(path: str, root: str | None) -> BinaryIO:
+    """Opens a regular file; a FIFO or a device would block, or never end. With a root, only what lies below it."""
     if "\0" in path:
         raise FetchError("bad_location", f"the name holds a NUL character: {_shown(path)}")
     try:
@@ -116,10 +116,19 @@ def _open_file(path: str) -> BinaryIO:
     file = os.fdopen(descriptor, "rb")
     try:
         _refuse_special(os.fstat(descriptor).st_mode, path)
+        if root is not None:
+            _refuse_outside(descriptor, root, path)
     except FetchError:
         file.close()
         raise
     return file
+
+
+def _refuse_outside(descriptor: int, root: str, path: str) -> None:
+    # The open file is asked where it is: links and `..` are behind us, and nobody can exchange it any more.
+    real, allowed = os.readlink(f"/proc/self/fd/{descriptor}"), os.path.realpath(root)  # noqa: PTH115
+    if os.path.commonpath([real, allowed]) != allowed:
+        raise FetchError("outside_root", f"outside --root {_shown(root)}: {_shown(path)}")
 
 
 def _refuse_special(mode: int, path: str) -> None:

@@ -20,6 +20,7 @@ class MediaOptions:
     frame_scale: a video's frames are kept at no more than this many times the size that the model sees.
     timeout_s: seconds for a download as a whole.
     max_bytes: size of a download, at most.
+    root: files outside this folder are refused, whatever links and `..` lead there; None allows all.
     allow_private_hosts: let URLs name loopback, private and link-local addresses.
     """
 
@@ -31,4 +32,5 @@ class MediaOptions:
     frame_scale: float = 2.0
     timeout_s: float = 60.0
     max_bytes: int = 2 << 30
+    root: str | None = None
     allow_private_hosts: bool = False

@@ -165,3 +165,23 @@ def test_a_file_without_read_permission(tmp_path: Path) -> None:
     path.write_bytes(b"x")
     path.chmod(0)
     assert failure(str(path)).type == "permission_denied"
+
+
+def test_with_a_root_nothing_outside_is_read_whatever_leads_there(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "secret.txt"
+    (root / "below").mkdir(parents=True)
+    outside.write_bytes(b"secret")
+    (root / "below" / "fine.txt").write_bytes(b"fine")
+    (root / "link.txt").symlink_to(outside)
+    (root / "inner.txt").symlink_to(root / "below" / "fine.txt")
+    (tmp_path / "root-beside").mkdir()
+    (tmp_path / "root-beside" / "x.txt").write_bytes(b"beside")
+    options = MediaOptions(root=str(root))
+    for allowed in (root / "below" / "fine.txt", root / "inner.txt", root / "below" / ".." / "below" / "fine.txt"):
+        with fetch(Media(str(allowed)), options) as file:
+            assert file.read() == b"fine"
+    for refused in (outside, root / "link.txt", root / ".." / "secret.txt", tmp_path / "root-beside" / "x.txt"):
+        for location in (str(refused), f"file://{refused}"):
+            with pytest.raises(FetchError, match="outside --root") as error:
+                fetch(Media(location), options)
+            assert error.value.type == "outside_root"
