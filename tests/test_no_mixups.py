@@ -1,0 +1,52 @@
+"""Three hundred rows of mixed kinds, sizes and lengths in random order: every answer is that of its own file."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from gemma4cli import demo
+from gemma4cli.tiny import CLIPS, films, prompts, scenes
+
+pytestmark = pytest.mark.vllm
+OF_EACH = 100
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mixed")
+    rows = []
+    for seed in range(5000, 5000 + OF_EACH):
+        scene, film = scenes.random_scene(seed, count=2 + seed % 2), films.random_film(seed)
+        scenes.draw(scene).save(folder / f"{seed}.png")
+        demo.write_video(folder / f"{seed}.mp4", film)
+        rows.append({"path": f"{seed}.png", "q": prompts.DESCRIBE_IMAGE[0], "expected": scene.caption})
+        rows.append({"path": f"{seed}.mp4", "q": prompts.DESCRIBE_VIDEO[0], "expected": film.caption})
+    clips = demo.clips()
+    for i in range(OF_EACH):
+        clip = clips[i % len(clips)]
+        rows.append({"path": str(CLIPS / clip["file"]), "q": prompts.TRANSCRIBE[0], "expected": clip["transcript"]})
+    random.Random(1).shuffle(rows)
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.mark.parametrize("sequences", [2, 32])
+def test_every_answer_is_that_of_its_own_file(gemma4, manifest: Path, tmp_path: Path, sequences: int) -> None:
+    done = gemma4(
+        "annotate", manifest, "--prompt-column", "q", "--model", "tiny", "--temperature", "0", "--max-tokens", "40",
+        "--engine-arg", f"max_num_seqs={sequences}", "-o", "out.parquet", timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert len(found) == 3 * OF_EACH
+    answers = {row["expected"] for row in found}
+    wrong = [row for row in found if row["text"] != row["expected"]]
+    # The model errs now and then. A mix-up would show as the right answer to another row's file.
+    assert not [(row["path"], row["text"], row["expected"]) for row in wrong if row["text"] in answers]
+    assert len(wrong) <= 0.1 * len(found)
