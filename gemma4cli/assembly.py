@@ -46,7 +46,11 @@ def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapp
     if place.format is Format.FOLDER:
         shutil.rmtree(ordered, ignore_errors=True)
         groups = parts.row_groups(parts.merged(files, schema))
-        written = parts.write_folder(ordered, groups, schema)
+        try:
+            written = parts.write_folder(ordered, groups, schema)
+        except (OSError, pa.ArrowException):
+            shutil.rmtree(ordered, ignore_errors=True)  # on a full disk it is the last that is needed
+            raise
         _write_keys(path, live, [keys.seal(file, rows) for file, rows in written], header)
         parts.swap(ordered, place.parts)
         parts.clear(ordered, place.parts)

@@ -68,7 +68,8 @@ class Duplicates:
 
     def __init__(self, done: pa.Table) -> None:
         """Args: done: the keys of the rows that are committed and stay; those that are ok can be copied."""
-        usable = np.flatnonzero((keys.column(done, "digest0") != 0) & ~keys.column(done, "failed"))
+        without = keys.column(done, "failed") | keys.column(done, "skipped")
+        usable = np.flatnonzero((keys.column(done, "digest0") != 0) & ~without)
         self._seen = Seen(*(keys.column(done, name)[usable] for name in ("digest0", "digest1", "row_index")))
         # Of each row held back: its row_index, that of the row it copies, and its digest.
         self._held, self._first = array("q"), array("q")

@@ -13,7 +13,7 @@ import resource
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -306,28 +306,48 @@ def test_two_runs_cannot_write_to_one_output(tmp_path: Path) -> None:
     opened(tmp_path / "out").close()
 
 
-def test_full_disk_ends_the_job_and_keeps_the_parts(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk: the kernel refuses a write in its middle, as there."""
+@contextlib.contextmanager
+def largest_file(nbytes: int) -> Iterator[None]:
+    """Stands for a full disk: the kernel refuses a write in its middle, as there."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
+
+def test_full_disk_ends_the_job_and_keeps_the_parts(tmp_path: Path) -> None:
     def fill_up() -> None:
         with opened(tmp_path / "out", part_rows=20) as sink:
             for row_index in range(40):
                 sink.write(row(row_index, text="short" if row_index < 20 else random.Random(1).randbytes(50_000).hex()))
 
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
-    try:
-        with pytest.raises(JobError, match="File too large") as caught:
-            fill_up()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
+    with largest_file(40_000), pytest.raises(JobError, match="File too large") as caught:
+        fill_up()
     assert "20 rows are kept in 1 parts" in caught.value.hint
     assert indices(tmp_path / "out") == list(range(20))
     with opened(tmp_path / "out") as sink:
         assert not sink.notices
         assert len(sink.ledger.live()[0]) == 20
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_full_disk_at_the_end_leaves_all_parts_for_the_next_run(tmp_path: Path, name: str) -> None:
+    random_text = random.Random(1)
+    with opened(tmp_path / name, part_rows=5) as sink:
+        for row_index in range(20):
+            sink.write(row(row_index, text=random_text.randbytes(2500).hex()))
+        with largest_file(40_000), pytest.raises(JobError, match="File too large"):
+            sink.finish({})
+    state = tmp_path / "out/.gemma4cli" if name == "out" else tmp_path / ".gemma4cli" / name
+    assert not (state / "sorted").exists()
+    with opened(tmp_path / name) as sink:
+        assert not sink.notices
+        sink.finish({})
+    assert indices(tmp_path / name) == list(range(20))
 
 
 def test_value_that_does_not_fit_its_column_is_named(tmp_path: Path) -> None:
