@@ -78,6 +78,8 @@ def content_digest(item: Item) -> tuple[int, int]:
 
 def local_path(location: str) -> str | None:
     """The path that a location means; None for URIs of other kinds than file:."""
+    if location.startswith("/"):
+        return location
     head = location[:8].lower()
     if head.startswith("file:"):
         return os.fsdecode(unquote_to_bytes(urlsplit(location).path))

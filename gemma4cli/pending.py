@@ -31,6 +31,9 @@ WAYS = (
 class Resume:
     """How a run goes on where an output holds rows already.
 
+    With none of these, new rows are done, wherever they stand in the input, and rows that are there must be what the
+    input says: one that changed or vanished is refused, for the user may not expect it.
+
     new_only: rows that are there stay as they are; new rows are done, and changed ones again.
     retry_failed: failed rows are done again.
     partial: the input is not all there is (--limit), so rows that are not in it are not missed.
