@@ -115,14 +115,15 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
                 value = getattr(section, field.name)
                 flag = f"--{field.name.replace('_', '-')}"
                 found[flag] = value if isinstance(value, (int, float, str)) or value is None else str(value)
-    return found
+    # What is not set is left out, so that a setting that a later version adds makes no difference until it is used.
+    return {name: value for name, value in found.items() if value is not None and value is not False}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Each field that differs, in words: from what to what."""
     return [
-        f"{name} was {_shown(old[name]) if name in old else 'not there'}, "
-        f"is {_shown(new[name]) if name in new else 'not there'}"
+        f"{name} was {_shown(old[name]) if name in old else 'not set'}, "
+        f"is {_shown(new[name]) if name in new else 'not set'}"
         for name in dict.fromkeys([*old, *new])
         if old.get(name) != new.get(name) or (name in old) != (name in new)
     ]

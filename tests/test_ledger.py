@@ -275,7 +275,7 @@ def test_new_rows_are_done_wherever_they_stand(each: Job) -> None:
 def test_other_settings_are_refused_by_name(job: Job) -> None:
     job.fingerprint = {"model": "n", "--top-k": 3}
     error = job.refusal()
-    assert str(error).endswith('made with other settings: model was "m", is "n"; --top-k was not there, is 3')
+    assert str(error).endswith('made with other settings: model was "m", is "n"; --top-k was not set, is 3')
     assert "--new-only" in error.hint
     assert "--overwrite" in error.hint
     job.rows.append(("new", "c9"))

@@ -156,7 +156,7 @@ def test_what_differs_is_named_with_the_ways_on(gemma4, set_of: Path) -> None:
         for way in ("--new-only", "--overwrite", "--retry-failed"):
             assert way in done.stderr
     assert said[0] == "usage: gemma4-caption was made with other settings: --max-tokens was 256, is 9"
-    assert '--prompt was not there, is "Why?"' in said[1]
+    assert '--prompt was not set, is "Why?"' in said[1]
     assert said[2].endswith("--max-soft-tokens was 280, is 70")
     assert "--temperature was" in said[3]
     (set_of / "a.jpg").write_bytes(b"other")
