@@ -14,7 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gemma4cli import flag_values
 from gemma4cli.errors import UsageError
+from gemma4cli.gemma import MAX_FRAMES
 from gemma4cli.records import Kind, Sampling
 
 T = TypeVar("T")
@@ -38,6 +40,11 @@ class MediaSettings:
 
     root: files outside this folder are refused; None allows all.
     vad: clips in which nobody speaks are not given to the model for transcription, which would invent words.
+    channel: `mix`, `left`, `right`, or the number of the channel of a sound that is heard, from 1.
+    start, end: the part of a sound or video that is meant, in seconds from its beginning; None is its own.
+    fps: frames a second of a video, up to max_frames; None takes even ones.
+    frames: an animated picture is a video of so many frames, a file of several pages so many pictures; None takes
+        the first picture.  pages: a file of several pages is several pictures.
     """
 
     max_soft_tokens: int
@@ -47,6 +54,12 @@ class MediaSettings:
     root: str | None
     allow_private_hosts: bool
     vad: bool
+    channel: str = flag_values.MIX
+    start: float | None = None
+    end: float | None = None
+    fps: float | None = None
+    frames: int | None = None
+    pages: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """Everything that decides what a row's answer will be, and with what it is made."""
+    """Everything that decides what a row's answer will be, and with what it is made.
+
+    translate_to: the language that transcripts are translated into; None leaves them as they are.
+    """
 
     task: str
     kinds: frozenset[Kind]
@@ -78,6 +94,7 @@ class RunConfig:
     sampling: Sampling
     media: MediaSettings
     limits: Limits
+    translate_to: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What the output's metadata and the run summary say about how the rows were made."""
@@ -103,6 +120,7 @@ class Overrides:
     prompt: str | None = None
     system: str | None = None
     language: str | None = None
+    translate_to: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -115,6 +133,12 @@ class Overrides:
     root: str | None = None
     allow_private_hosts: bool = False
     vad: bool | None = None
+    channel: str | None = None
+    start: str | None = None
+    end: str | None = None
+    fps: float | None = None
+    frames: str | None = None
+    pages: bool = False
     row_timeout: float | None = None
     stall_timeout: float | None = None
     max_engine_deaths: int | None = None
@@ -138,6 +162,9 @@ def build(task: str, user: Overrides) -> RunConfig:
     """
     base = defaults(task)
     sampling, media = base["sampling"], base["media"]
+    if user.translate_to is not None:
+        sampling = {**sampling, **base["translation"]["sampling"]}
+    start, end = flag_values.span(user.start, user.end)
 
     def chosen(name: str, section: Mapping[str, Any]) -> Any:
         value = getattr(user, name)
@@ -149,7 +176,7 @@ def build(task: str, user: Overrides) -> RunConfig:
         model=user.model or ("tiny" if user.engine == "fake" else "E4B"),
         engine=_one_of("--engine", user.engine or "vllm", ("vllm", "fake")),
         engine_args=parse_engine_args(user.engine_args),
-        prompts=_prompts(base["prompt"], user),
+        prompts=_prompts(base, user),
         sampling=Sampling(
             max_tokens=_at_least("--max-tokens", chosen("max_tokens", sampling), 1),
             temperature=_between("--temperature", chosen("temperature", sampling), 0.0, 2.0),
@@ -165,8 +192,15 @@ def build(task: str, user: Overrides) -> RunConfig:
             root=_folder("--root", user.root),
             allow_private_hosts=user.allow_private_hosts,
             vad=media.get("vad", True) if user.vad is None else user.vad,
+            channel=flag_values.channel(user.channel or flag_values.MIX),
+            start=start,
+            end=end,
+            fps=None if user.fps is None else _between("--fps", user.fps, 0.0, 1000.0, open_below=True),
+            frames=flag_values.frames(user.frames, MAX_FRAMES),
+            pages=user.pages,
         ),
         limits=_limits(user),
+        translate_to=user.translate_to and user.translate_to.strip(),
     )
 
 
@@ -191,17 +225,30 @@ def parse_engine_args(pairs: tuple[str, ...]) -> dict[str, Any]:
     return parsed
 
 
-def _prompts(section: Mapping[str, str], user: Overrides) -> Prompts:
+def _prompts(base: Mapping[str, Any], user: Overrides) -> Prompts:
+    section: Mapping[str, str] = base["prompt"]
     by_kind = {kind: section[kind].strip() for kind in Kind if section.get(kind)}
     if user.language is not None:
         language = user.language.strip()
         if not language:
             raise UsageError("--language is empty", "Example: --language English")
         by_kind[Kind.AUDIO] = section["audio_in_language"].strip().replace("{language}", language)
+    if user.translate_to is not None:
+        by_kind[Kind.AUDIO] = _translation(base["translation"]["prompt"], user)
     if user.prompt is not None and not user.prompt.strip():
         raise UsageError("--prompt is empty", "Say what the model is to do with each row.")
     system = section["system"] if user.system is None else user.system
     return Prompts(system=system.strip(), text=user.prompt, by_kind=by_kind)
+
+
+def _translation(template: str, user: Overrides) -> str:
+    target = (user.translate_to or "").strip()
+    if not target or "\n" in target:
+        raise UsageError("--to is empty", "Example: --task translate --to German")
+    if user.prompt is not None:
+        raise UsageError("--prompt and --task translate contradict each other", "Leave one of them out.")
+    source = "its original language" if user.language is None else user.language.strip()
+    return template.strip().replace("{language}", source).replace("{target}", target)
 
 
 def _limits(user: Overrides) -> Limits:

@@ -46,6 +46,7 @@ class Pieces:
             first,
             row_index=self.item.row_index,
             text=None,
+            transcript=None,
             duration_s=self.split.duration_s,
             decode_ms=self.split.decode_ms + sum(row.decode_ms or 0.0 for row in rows),
             bucket="+".join(dict.fromkeys(row.bucket for row in rows if row.bucket)) or None,
@@ -68,18 +69,21 @@ class Pieces:
                     error_message=f"from {span.start_s:.1f} s to {span.end_s:.1f} s: {row.error_message}",
                     finish_reason=row.finish_reason,
                 )
-        transcript = join(
-            [
-                Piece(span.start_s, span.end_s, row.text or "", row.output_tokens or 0, span.overlaps_previous)
-                for row, span in zip(rows, spans, strict=True)
-            ]
-        )
+        transcript = join(self._pieces([(row.text, row.output_tokens) for row in rows]))
+        said = join(self._pieces([(row.transcript, 0) for row in rows]))
         return replace(
             whole,
             text=transcript.text,
             segments=segments_of(transcript.segments),
+            transcript=None if first.transcript is None else said.text,
             finish_reason=_worst(row.finish_reason for row in rows),
         )
+
+    def _pieces(self, answers: Sequence[tuple[str | None, int | None]]) -> list[Piece]:
+        return [
+            Piece(span.start_s, span.end_s, text or "", tokens or 0, span.overlaps_previous)
+            for (text, tokens), span in zip(answers, self.split.spans, strict=True)
+        ]
 
 
 def segments_of(segments: Sequence[Segment]) -> tuple[dict[str, object], ...]:

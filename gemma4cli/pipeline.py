@@ -13,7 +13,7 @@ from gemma4cli import tasks
 from gemma4cli.companions import Companions
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Engine
-from gemma4cli.errors import EngineError, Interrupted
+from gemma4cli.errors import EngineError, Interrupted, ParseError
 from gemma4cli.joining import Pieces, segments_of
 from gemma4cli.pending import Pending
 from gemma4cli.pool import RenderPool
@@ -199,6 +199,7 @@ def _silent(config: RunConfig, item: Item, split: Split) -> Row:
         status=Status.OK,
         text="",
         segments=(),
+        transcript=None if config.translate_to is None else "",
         finish_reason="no_speech",
         output_tokens=0,
         duration_s=split.duration_s,
@@ -259,8 +260,15 @@ def _generated(config: RunConfig, flight: _Flight, rendered: Rendered, generatio
     if generation.failure is not None:
         return _with_failure(row, generation.failure)
     row = replace(row, text=tasks.answer(generation.text or ""))
+    if config.translate_to is not None:
+        try:
+            said, translated = tasks.translation(row.text or "", config.translate_to)
+        except ParseError as error:
+            return _with_failure(replace(row, text=None), error.failure())
+        row = replace(row, text=translated, transcript=said)
     if config.task == "transcribe" and flight.whole is None:
-        segment = Segment(0.0, facts.duration_s or 0.0, row.text or "", generation.output_tokens)
+        begins = config.media.start or 0.0
+        segment = Segment(begins, begins + (facts.duration_s or 0.0), row.text or "", generation.output_tokens)
         row = replace(row, segments=segments_of([segment] if row.text else []))
     return row
 

@@ -188,6 +188,7 @@ class Row:
     """One output row. Field order is column order; `extra` follows as columns of its own.
 
     segments: of a transcript, `start` and `end` in seconds, `text` and `tokens` of each part; only that task has them.
+    transcript: of a translation, which is the text, what was said; null otherwise.
     """
 
     row_index: int
@@ -198,6 +199,7 @@ class Row:
     status: Status
     text: str | None = None
     segments: tuple[Mapping[str, Any], ...] | None = None
+    transcript: str | None = None
     error_stage: str | None = None
     error_type: str | None = None
     error_message: str | None = None

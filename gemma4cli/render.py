@@ -38,20 +38,22 @@ class RenderJob:
         started, attempts, facts = time.perf_counter(), 1, MediaFacts()
         stage, decode_ms = Stage.DECODE, None
         options = self._options(item)
+        whole = item.row_index >= 0  # else a piece of a row, which knows its part
         try:
             parts: list[Part] = []
             for part in item.content:
                 if isinstance(part, str):
                     parts.append(part)
                     continue
-                loaded, tries = self._load(part, options)
+                medium = self._meant(part) if whole else part
+                (loaded, *pages), tries = self._load(medium, options)
                 attempts = max(attempts, tries)
-                if isinstance(loaded, Audio) and self.config.task == "transcribe" and part.start_s is None:
-                    split = self._split(item.row_index, part, loaded, options)
+                if isinstance(loaded, Audio) and self.config.task == "transcribe" and whole:
+                    split = self._split(item.row_index, medium, loaded, options)
                     if split is not None:
                         return replace(split, decode_ms=_ms_since(started), attempts=attempts)
                 self._check_fits(loaded)
-                parts.append(loaded)
+                parts += [loaded, *pages]
             decode_ms, started, facts, stage = _ms_since(started), time.perf_counter(), _facts(parts), Stage.RENDER
             config, budget = self.config, options.budget or gemma.DEFAULT_BUDGET
             prompt = tasks.prompt(config, item, _kinds(parts))
@@ -81,11 +83,20 @@ class RenderJob:
             attempts,
         )
 
-    def _load(self, medium: Media, options: media.MediaOptions) -> tuple[Image | Audio | Video, int]:
-        """The decoded medium, and how many tries fetching it took."""
+    def _meant(self, medium: Media) -> Media:
+        """The part of the medium that the run is about."""
+        settings = self.config.media
+        if settings.start is None and settings.end is None:
+            return medium
+        return replace(medium, start_s=settings.start, end_s=settings.end)
+
+    def _load(
+        self, medium: Media, options: media.MediaOptions
+    ) -> tuple[tuple[Image | Audio | Video, *tuple[Image, ...]], int]:
+        """The decoded medium, with its further pages, and how many tries fetching it took."""
         for attempt in range(1, FETCHES + 1):
             try:
-                loaded = media.load(medium, self.config.kinds, options)
+                loaded = media.load_all(medium, self.config.kinds, options)
                 break
             except FetchError as error:
                 if attempt == FETCHES or not _passing(error):
@@ -96,6 +107,8 @@ class RenderJob:
 
     def _check_fits(self, loaded: Image | Audio | Video) -> None:
         if not isinstance(loaded, Audio):
+            if not self.model.sees:
+                raise RenderError("no_vision_tower", f"{self.model.name} takes no images or video")
             return
         if not self.model.hears:
             raise RenderError("no_audio_tower", f"{self.model.name} takes no audio; E2B, E4B and 12B do")
@@ -115,7 +128,11 @@ class RenderJob:
         if not too_long and not self.config.media.vad:
             return None
         activity = measure(stream_audio(medium, options) if too_long else [loaded.samples])
-        spans = arrange(activity, CutOptions())
+        begins = medium.start_s or 0.0
+        spans = tuple(
+            replace(span, start_s=begins + span.start_s, end_s=begins + span.end_s)
+            for span in arrange(activity, CutOptions())
+        )
         return Split(row_index, spans, activity.duration_s, 0.0) if too_long or not spans else None
 
     def _options(self, item: Item) -> media.MediaOptions:
@@ -136,6 +153,12 @@ class RenderJob:
             root=settings.root,
             allow_private_hosts=settings.allow_private_hosts,
             budget=settings.max_soft_tokens,
+            fps=settings.fps,
+            start_s=settings.start,
+            end_s=settings.end,
+            animation_frames=settings.frames,
+            pages=settings.frames or (None if settings.pages else 1),
+            channel=settings.channel,
         )
 
 

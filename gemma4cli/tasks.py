@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 
 from gemma4cli import repetition
 from gemma4cli.config import RunConfig
-from gemma4cli.errors import RenderError
+from gemma4cli.errors import ParseError, RenderError
 from gemma4cli.records import Generation, Item, Kind, Sampling
 
 
@@ -35,6 +36,20 @@ def prompt(config: RunConfig, item: Item, kinds: Collection[Kind]) -> str:
 def answer(text: str) -> str:
     """The model's words as they go to the output."""
     return text.strip()
+
+
+def translation(text: str, target: str) -> tuple[str, str]:
+    """The transcript and its translation, from the answer to the prompt that asks for both.
+
+    Raises ParseError `no_translation` where no line begins with the language and a colon.
+    """
+    marker = re.compile(rf"^[\s*_]*{re.escape(target)}[\s*_]*:[\s*_]*", re.IGNORECASE | re.MULTILINE)
+    match = marker.search(text)
+    if match is None:
+        shown = " ".join(text.split())[:60]
+        message = f"no line of the answer begins with {target}:, so none of it is known to be the translation: {shown}"
+        raise ParseError("no_translation", message)
+    return answer(text[: match.start()]), answer(text[match.end() :])
 
 
 def loops(generation: Generation) -> bool:

@@ -118,6 +118,31 @@ class RunOptions:
         int | None,
         _flag("--max-frames", panel=MEDIA, metavar="N", help="Frames taken from a video, up to 32."),
     ] = None
+    fps: Annotated[
+        float | None,
+        _flag(
+            "--fps", panel=MEDIA, metavar="F", help="Frames a second from a video, as long as they are not too many."
+        ),
+    ] = None
+    start: Annotated[
+        str | None, _flag("--start", panel=MEDIA, metavar="TIME", help="Leave out what comes before: 90, or 0:01:30.")
+    ] = None
+    end: Annotated[
+        str | None, _flag("--end", panel=MEDIA, metavar="TIME", help="Leave out what comes after. Sound and video.")
+    ] = None
+    frames: Annotated[
+        str | None,
+        _flag(
+            "--frames", panel=MEDIA, metavar="N|all", help="Take a GIF for a video, and a TIFF's pages for pictures."
+        ),
+    ] = None
+    pages: Annotated[
+        bool, _flag("--pages", panel=MEDIA, help="All pages of a TIFF are pictures of one row; else the first is.")
+    ] = False
+    channel: Annotated[
+        str | None,
+        _flag("--channel", panel=MEDIA, help="Of a sound: mix, left, right, or a number from 1. Default: mix."),
+    ] = None
     background: Annotated[
         str | None,
         _flag("--background", panel=MEDIA, metavar="COLOUR", help="What transparent pixels lie on."),

@@ -29,6 +29,14 @@ def transcribe(
             help="What is spoken, such as English; the model guesses else.",
         ),
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", rich_help_panel=ANSWER, help="transcribe, or translate. Default: transcribe."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", rich_help_panel=ANSWER, metavar="LANGUAGE", help="What to translate into."),
+    ] = None,
     vad: Annotated[
         bool | None,
         typer.Option(
@@ -63,6 +71,7 @@ def transcribe(
 
       gemma4 transcribe audio/*.wav --language English
       gemma4 transcribe talks/ -o transcripts.parquet
+      gemma4 transcribe interviews/ --task translate --to German
       gemma4 transcribe talks/ --format srt,vtt --output-dir subtitles/
       find . -name '*.flac' | gemma4 transcribe - -o - > transcripts.jsonl
 
@@ -73,7 +82,29 @@ def transcribe(
     """
     rows, files = _split(format)
     form = _form(files, output_dir, max_line_width, max_lines, whole_name)
-    return run_task("transcribe", replace(options, format=rows or None), form, language=language, vad=vad)
+    target = _target(task, to, options)
+    return run_task(
+        "transcribe",
+        replace(options, format=rows or None),
+        form,
+        language=language,
+        translate_to=target,
+        vad=vad,
+    )
+
+
+def _target(task: str | None, to: str | None, options: RunOptions) -> str | None:
+    from gemma4cli.errors import UsageError
+
+    if task not in (None, "transcribe", "translate"):
+        raise UsageError(f"--task {task} is not possible", "It takes transcribe or translate.")
+    if task == "translate" and to is None:
+        raise UsageError("--task translate needs a language", "Example: --task translate --to German")
+    if to is not None and task != "translate":
+        raise UsageError("--to is about translation", f"Add --task translate to --to {to}.")
+    if to is not None and options.prompt_column is not None:
+        raise UsageError("--prompt-column and --task translate contradict each other", "Leave one of them out.")
+    return to
 
 
 def _split(format: str | None) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import os
 import queue
+import re
 import signal
 import threading
 import time
@@ -32,6 +33,8 @@ from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Deliver, EngineInput, Renderer, Request
 from gemma4cli.errors import EngineError, UsageError
 from gemma4cli.records import Failure, Generation, Kind, Rendered, Sampling, Stage, Tokens
+
+_TARGET = re.compile("output the string '(.+): '")  # the prompt that asks for a translation
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,9 @@ class FakeRenderer:
                     frames, height, width, _ = part.frames.shape
                     counts[Kind.VIDEO] += frames * gemma.image_tokens(width, height, gemma.VIDEO_BUDGET)
                     label = f"video of {frames} frames"
-        answer = _Answer(f"{label}, {digest.hexdigest()[:12]}", "\n".join(said))
+        text = f"{label}, {digest.hexdigest()[:12]}"
+        target = _TARGET.search(said[-1]) if said else None
+        answer = _Answer(f"{text}\n{target[1]}: {text}" if target else text, "\n".join(said))
         if _meets(self._behaviour.hang_on, answer):
             time.sleep(86_400)
         if _meets(self._behaviour.crash_on, answer):
@@ -181,13 +186,13 @@ class FakeEngine:
         if _meets(self._behaviour.fail_on, answer):
             failure = Failure(Stage.ENGINE, "fake_failure", "failed, as --engine-arg fail_on asked")
             return Generation(rendered.row_index, None, None, 0, 0.0, elapsed_ms, failure)
-        words = answer.text.split()
+        words = re.findall(r"\S+\s*", answer.text)
         curable = _meets(self._behaviour.loop_on, answer) and sampling.repetition_penalty == 1.0
         if curable or _meets(self._behaviour.hopeless_on, answer):
-            words = ["and", "so", "on"] * sampling.max_tokens
+            words = ["and ", "so ", "on "] * sampling.max_tokens
         kept = words[: sampling.max_tokens]
         reason = "stop" if len(kept) == len(words) else "length"
-        return Generation(rendered.row_index, " ".join(kept), reason, len(kept), 0.0, elapsed_ms)
+        return Generation(rendered.row_index, "".join(kept).strip(), reason, len(kept), 0.0, elapsed_ms)
 
 
 def _meets(fault: str, answer: _Answer) -> bool:

@@ -1,10 +1,12 @@
 """From an input's medium to pixels and samples.
 
-`load` is the only door. Importing this package costs nothing: decoders are imported when a medium needs them.
+`load` and `load_all` are the only doors. Importing this package costs nothing: decoders are imported when a medium
+needs them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from gemma4cli.errors import DecodeError
@@ -15,7 +17,7 @@ from gemma4cli.records import Kind, Media
 if TYPE_CHECKING:
     from gemma4cli.media.sniff import Content
 
-__all__ = ["Audio", "Image", "MediaOptions", "Video", "load"]
+__all__ = ["Audio", "Image", "MediaOptions", "Video", "load", "load_all"]
 
 _A = {Kind.IMAGE: "an image", Kind.AUDIO: "a sound", Kind.VIDEO: "a video"}
 
@@ -28,6 +30,13 @@ def load(media: Media, kinds: frozenset[Kind], options: MediaOptions) -> Image |
 
     Raises FetchError when the bytes cannot be had, DecodeError when they are not what was asked for.
     """
+    return load_all(media, kinds, replace(options, pages=1))[0]
+
+
+def load_all(
+    media: Media, kinds: frozenset[Kind], options: MediaOptions
+) -> tuple[Image | Audio | Video, *tuple[Image, ...]]:
+    """The same, with `options.pages` pictures of a file that has several pages."""
     from gemma4cli.media.fetch import fetch
     from gemma4cli.media.sniff import sniff
 
@@ -37,25 +46,31 @@ def load(media: Media, kinds: frozenset[Kind], options: MediaOptions) -> Image |
         content = sniff(file)
         if content.kind is Kind.IMAGE:
             return _load_image(file, content, media.kind, kinds, options)
-        return _load_stream(file, content, media, kinds, options)
+        return (_load_stream(file, content, media, kinds, options),)
 
 
 def _load_image(
     file: BinaryIO, content: Content, asked: Kind | None, kinds: frozenset[Kind], options: MediaOptions
-) -> Image | Video:
+) -> tuple[Image | Video, *tuple[Image, ...]]:
     wants_frames = asked is Kind.VIDEO or (asked is None and Kind.IMAGE not in kinds and Kind.VIDEO in kinds)
-    if wants_frames and content.animated:
-        from gemma4cli.media.animation import decode_animation
+    if content.animated and (wants_frames or (options.animation_frames is not None and Kind.VIDEO in kinds)):
+        from gemma4cli.media.animation import decode_animation, is_moving
 
-        return decode_animation(file, options)
+        if wants_frames or is_moving(file, options):
+            if options.animation_frames is not None:
+                options = replace(options, max_frames=options.animation_frames)
+            return (decode_animation(file, options),)
     if asked is Kind.VIDEO:
         raise DecodeError("no_video_stream", f"no video stream: this is {content.name}, a still image")
     if asked is Kind.AUDIO or Kind.IMAGE not in kinds:
         wanted = _A[asked] if asked else _listed(kinds)
         raise DecodeError("wrong_kind", f"this is {content.name}, an image, where {wanted} is needed")
-    from gemma4cli.media.image import decode_image
+    from gemma4cli.media.image import decode_image, decode_pages
 
-    return decode_image(file, options, heif=content.heif)
+    if options.pages != 1 and content.paged:
+        first, *others = decode_pages(file, options)
+        return first, *others
+    return (decode_image(file, options, heif=content.heif),)
 
 
 def _load_stream(

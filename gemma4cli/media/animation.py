@@ -11,11 +11,19 @@ from gemma4cli.media.colour import to_rgb
 from gemma4cli.media.decoded import Video
 from gemma4cli.media.image import open_picture, reading
 from gemma4cli.media.options import MediaOptions
-from gemma4cli.media.timeline import chosen_frames
+from gemma4cli.media.timeline import frames_between
 from gemma4cli.media.video import kept_size
 
 _LEAST_MS = 10
 _DEFAULT_MS = 100  # what browsers make of a delay of 10 ms or less
+
+
+def is_moving(file: BinaryIO, options: MediaOptions) -> bool:
+    """Whether a picture has several frames. Raises what `decode_image` raises."""
+    with reading():
+        moving = bool(getattr(open_picture(file, options), "n_frames", 1) > 1)
+    file.seek(0)
+    return moving
 
 
 def decode_animation(file: BinaryIO, options: MediaOptions) -> Video:
@@ -34,7 +42,7 @@ def decode_animation(file: BinaryIO, options: MediaOptions) -> Video:
             starts.append(round(clock))
             length = float(picture.info.get("duration") or 0)
             clock += length if length > _LEAST_MS else _DEFAULT_MS
-        wanted = chosen_frames(starts, options.max_frames)
+        wanted = frames_between(starts, round(clock), 1000, options) if starts else ()
         width, height = picture.size
         size = kept_size(width, height, options.frame_scale)
         frames = []

@@ -15,6 +15,7 @@ import soxr
 from numpy.typing import NDArray
 
 from gemma4cli.errors import DecodeError
+from gemma4cli.flag_values import MIX
 from gemma4cli.gemma import AUDIO_RATE, MIN_AUDIO_SAMPLES
 from gemma4cli.media.container import open_container
 from gemma4cli.media.decoded import Audio
@@ -54,7 +55,7 @@ def decode_audio(
     limit = None if options.max_audio_s is None else int((options.max_audio_s + _EXTRA_S) * AUDIO_RATE)
     parts: list[NDArray[np.float32]] = []
     count = 0
-    for part in _span(container, stream, start_s, end_s):
+    for part in _span(container, stream, start_s, end_s, options.channel):
         parts.append(part)
         count += len(part)
         if limit is not None and count > limit:
@@ -77,7 +78,7 @@ def stream_audio(media: Media, options: MediaOptions) -> Iterator[NDArray[np.flo
             raise DecodeError("wrong_kind", f"this is {content.name}, an image, where a sound is needed")
         with open_container(file, content.name) as container:
             count = 0
-            for part in _span(container, _stream(container), media.start_s, media.end_s):
+            for part in _span(container, _stream(container), media.start_s, media.end_s, options.channel):
                 count += len(part)
                 yield part
             _refuse_short(count, media.start_s)
@@ -106,11 +107,13 @@ def _stream(container: Any) -> Any:
     return stream
 
 
-def _span(container: Any, stream: Any, start_s: float | None, end_s: float | None) -> Iterator[NDArray[np.float32]]:
+def _span(
+    container: Any, stream: Any, start_s: float | None, end_s: float | None, channel: str
+) -> Iterator[NDArray[np.float32]]:
     """16 kHz samples of the span in pieces; decoding stops where the span does."""
     start = max(0, round((start_s or 0) * AUDIO_RATE))
     end = None if end_s is None else round(end_s * AUDIO_RATE)
-    at, sound = _near(container, stream, start / AUDIO_RATE)
+    at, sound = _near(container, stream, start / AUDIO_RATE, channel)
     for part in _resampled(sound):
         if end is not None and at >= end:
             return
@@ -120,14 +123,14 @@ def _span(container: Any, stream: Any, start_s: float | None, end_s: float | Non
             yield kept
 
 
-def _near(container: Any, stream: Any, start_s: float) -> tuple[int, Sound]:
+def _near(container: Any, stream: Any, start_s: float, channel: str) -> tuple[int, Sound]:
     """Sound from a point before `start_s` on, and that point in samples of 16 kHz."""
     frames = _frames(container, stream)
     if start_s < _SEEK_FROM_S or not _has_exact_times(container, stream):
-        return 0, _mono(frames, container, stream)
+        return 0, _mono(frames, container, stream, channel)
     first = next(frames, None)
     if first is None or first.pts is None or first.sample_rate <= 0:
-        return 0, _mono(chain([first] if first else [], frames), container, stream)
+        return 0, _mono(chain([first] if first else [], frames), container, stream, channel)
     rate = first.sample_rate
     container.seek(first.pts + int((start_s - _PREROLL_S) / stream.time_base), stream=stream, backward=True)
     frames = _frames(container, stream)
@@ -138,10 +141,10 @@ def _near(container: Any, stream: Any, start_s: float) -> tuple[int, Sound]:
         step = rate // gcd(rate, AUDIO_RATE)
         begin = ceil((start_s - _SETTLE_S) * rate / step) * step
         if 0 <= position <= begin:
-            sound = _after(_mono(chain([frame], frames), container, stream), begin - position)
+            sound = _after(_mono(chain([frame], frames), container, stream, channel), begin - position)
             return begin * AUDIO_RATE // rate, sound
     container.seek(first.pts, stream=stream, backward=True)
-    return 0, _mono(_frames(container, stream), container, stream)
+    return 0, _mono(_frames(container, stream), container, stream, channel)
 
 
 def _has_exact_times(container: Any, stream: Any) -> bool:
@@ -171,9 +174,11 @@ def _after(sound: Sound, skipped: int) -> Sound:
             yield rate, kept
 
 
-def _mono(frames: Iterator[Any], container: Any, stream: Any) -> Sound:
-    """Decoded sound as (rate, samples), the mean of the channels."""
+def _mono(frames: Iterator[Any], container: Any, stream: Any, channel: str) -> Sound:
+    """Decoded sound as (rate, samples): the mean of the channels, or one of them."""
     for rate, samples in _gathered(_planes(frames, container, stream)):
+        if channel != MIX:
+            samples = samples[_chosen(channel, len(samples))]
         scale = _FULL_SCALE.get(samples.dtype.str[1:])
         if scale is not None:
             mono = samples.mean(axis=0, dtype=np.float64) / scale
@@ -184,6 +189,15 @@ def _mono(frames: Iterator[Any], container: Any, stream: Any) -> Sound:
             mono = finite.mean(axis=0, dtype=np.float64)
         # Float files may hold anything; past this, sums in the resampler would overflow.
         yield rate, np.clip(mono, -_LOUDEST, _LOUDEST).astype(np.float32)
+
+
+def _chosen(channel: str, there: int) -> slice:
+    """One channel of those that are there. What is on both sides of a mono sound is on the left and on the right."""
+    number = {"left": 1, "right": min(2, there)}.get(channel) or int(channel)
+    if number > there:
+        what = "1 channel" if there == 1 else f"{there} channels"
+        raise DecodeError("no_channel", f"the sound has {what}; --channel {channel} is not there")
+    return slice(number - 1, number)
 
 
 def _planes(frames: Iterator[Any], container: Any, stream: Any) -> Iterator[tuple[int, NDArray[Any]]]:

@@ -44,6 +44,7 @@ _UPRIGHT = {
     8: Pillow.Transpose.ROTATE_90,
 }
 _SWAPS = (5, 6, 7, 8)
+_MOST_PAGES = 64
 _MARGIN = 2  # how far above the model's size a reduced picture stays, so that reducing cannot be seen
 
 
@@ -54,20 +55,44 @@ def decode_image(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -
     `unsupported_format`.
     """
     with reading():
-        picture = open_picture(file, options, heif=heif)
-        orientation = _orientation(picture)
-        width, height = picture.size
-        if orientation in _SWAPS:
-            width, height = height, width
-        if options.budget is not None:
-            _draft(picture, options.budget, swapped=orientation in _SWAPS)
-        picture.load()
-        rgb = to_rgb(picture, options.background)
-        if orientation in _UPRIGHT:
-            rgb = rgb.transpose(_UPRIGHT[orientation])
-        if options.budget is not None:
-            rgb = _reduced(rgb, width, height, options.budget)
-        return Image(np.array(rgb), width, height)
+        return _upright(open_picture(file, options, heif=heif), options)
+
+
+def decode_pages(file: BinaryIO, options: MediaOptions) -> tuple[Image, ...]:
+    """Decodes the pages of a file, `options.pages` of them at most.
+
+    Raises what `decode_image` raises, and DecodeError `too_many_pages` where all of very many are wanted.
+    """
+    with reading():
+        picture = open_picture(file, options)
+        total = getattr(picture, "n_frames", 1)
+        if options.pages is None and total > _MOST_PAGES:
+            message = (
+                f"the file has {total} pages; up to {_MOST_PAGES} can be taken at once, --frames N takes the first"
+            )
+            raise DecodeError("too_many_pages", message)
+        pages = []
+        for number in range(total if options.pages is None else min(total, options.pages)):
+            picture.seek(number)
+            _refuse_large(picture, options)
+            pages.append(_upright(picture, options))
+        return tuple(pages)
+
+
+def _upright(picture: Pillow.Image, options: MediaOptions) -> Image:
+    orientation = _orientation(picture)
+    width, height = picture.size
+    if orientation in _SWAPS:
+        width, height = height, width
+    if options.budget is not None:
+        _draft(picture, options.budget, swapped=orientation in _SWAPS)
+    picture.load()
+    rgb = to_rgb(picture, options.background)
+    if orientation in _UPRIGHT:
+        rgb = rgb.transpose(_UPRIGHT[orientation])
+    if options.budget is not None:
+        rgb = _reduced(rgb, width, height, options.budget)
+    return Image(np.array(rgb), width, height)
 
 
 def open_picture(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -> Pillow.Image:
@@ -76,6 +101,11 @@ def open_picture(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -
         _add_heif()
     Pillow.MAX_IMAGE_PIXELS = options.max_pixels  # for pictures within pictures, which only Pillow sees
     picture = Pillow.open(file, formats=("HEIF",) if heif else _FORMATS)
+    _refuse_large(picture, options)
+    return picture
+
+
+def _refuse_large(picture: Pillow.Image, options: MediaOptions) -> None:
     width, height = picture.size
     if width * height > options.max_pixels:
         raise DecodeError(
@@ -83,7 +113,6 @@ def open_picture(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -
             f"{width}x{height} is {width * height / 1e6:,.0f} megapixels, over the limit of "
             f"{options.max_pixels / 1e6:,.0f}; --max-pixels raises it",
         )
-    return picture
 
 
 @functools.cache

@@ -17,6 +17,12 @@ class MediaOptions:
         down, never below twice the model's size. None returns every pixel.
     max_audio_s: seconds of sound after which decoding stops, one second later; None decodes everything.
     max_frames: frames of a video, at most.
+    fps: frames a second of a video, as long as they come to no more than `max_frames`; None takes even ones.
+    start_s, end_s: the part of a video that its frames are taken from, in seconds from its first frame.
+    animation_frames: an animated picture is a video of so many frames; None takes its first picture, unless the row
+        asks for a video.
+    pages: how many pages of a file become pictures, from the first on; None takes all.
+    channel: of a sound: `mix`, `left`, `right`, or a number from 1.
     frame_scale: a video's frames are kept at no more than this many times the size that the model sees.
     timeout_s: seconds for a download as a whole.
     max_bytes: size of a download, at most.
@@ -29,6 +35,12 @@ class MediaOptions:
     budget: int | None = None
     max_audio_s: float | None = None
     max_frames: int = MAX_FRAMES
+    fps: float | None = None
+    start_s: float | None = None
+    end_s: float | None = None
+    animation_frames: int | None = None
+    pages: int | None = 1
+    channel: str = "mix"
     frame_scale: float = 2.0
     timeout_s: float = 60.0
     max_bytes: int = 2 << 30

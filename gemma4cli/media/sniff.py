@@ -29,6 +29,11 @@ class Content:
     animated: bool = False
     heif: bool = False
 
+    @property
+    def paged(self) -> bool:
+        """Whether the format is one of pages, which are pictures of their own."""
+        return self.name == "a TIFF image"
+
 
 _IMAGES: tuple[tuple[bytes, str, bool], ...] = (
     (b"\xff\xd8\xff", "JPEG", False),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,6 +13,7 @@ import av.error
 
 from gemma4cli.errors import DecodeError
 from gemma4cli.gemma import even_frames
+from gemma4cli.media.options import MediaOptions
 
 _UNTIMED = ("avi",)  # stores no times of showing; those that ffmpeg makes up are wrong where frames are reordered
 
@@ -81,6 +82,34 @@ def chosen_frames(times: Sequence[int], count: int) -> tuple[int, ...]:
     first, span = times[0], times[-1] - times[0]
     moments = (first + i * span * total // ((total - 1) * count) for i in range(count))
     return tuple(dict.fromkeys(bisect_right(times, moment) - 1 for moment in moments))
+
+
+def frames_between(times: Sequence[int], end: int, second: Fraction | int, options: MediaOptions) -> tuple[int, ...]:
+    """Which frames of a clip are taken: those of its part, evenly, or `options.fps` of them a second.
+
+    Args:
+        times: when frames are shown, ascending; `end` is where the last one ends; `second` is how many units one has.
+
+    Where `fps` would come to more than `max_frames`, they are even ones after all, as the clip is to be seen whole.
+    Raises DecodeError `no_frames` where nothing is shown in the part.
+    """
+    first = times[0]
+    start = first if options.start_s is None else first + Fraction(options.start_s) * second
+    stop = end if options.end_s is None else min(Fraction(end), first + Fraction(options.end_s) * second)
+    low = max(0, bisect_right(times, start) - 1)  # on show when the part begins
+    high = bisect_left(times, stop)
+    if start >= end or low >= high:
+        length = float((end - first) / Fraction(second))
+        raise DecodeError("no_frames", f"the video is {length:.2f} s long; --start and --end leave nothing of it")
+    part = times[low:high]
+    if options.fps is not None:
+        begin = max(Fraction(start), Fraction(part[0]))
+        step = Fraction(second) / Fraction(options.fps)
+        count = -(-(stop - begin) // step)
+        if count <= options.max_frames:
+            shown = (low + bisect_right(part, begin + i * step) - 1 for i in range(int(count)))
+            return tuple(dict.fromkeys(shown))
+    return tuple(low + index for index in chosen_frames(part, options.max_frames))
 
 
 def _step(times: Sequence[int], stream: Any) -> int:

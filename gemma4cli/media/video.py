@@ -20,7 +20,7 @@ from gemma4cli.errors import DecodeError
 from gemma4cli.gemma import VIDEO_BUDGET, image_size
 from gemma4cli.media.decoded import Video
 from gemma4cli.media.options import MediaOptions
-from gemma4cli.media.timeline import Timeline, chosen_frames, packets, read_timeline
+from gemma4cli.media.timeline import Timeline, frames_between, packets, read_timeline
 
 _STREAMED = ("mpegts", "mpeg")  # no index: a jump lands about where it should, even a jump to the start
 
@@ -32,7 +32,7 @@ def decode_video(container: Any, stream: Any, options: MediaOptions) -> Video:
     """
     _prepare(stream, options)
     timeline = read_timeline(container, stream)
-    wanted = chosen_frames(timeline.times, options.max_frames)
+    wanted = frames_between(timeline.times, timeline.end, 1 / timeline.time_base, options)
     times = [timeline.times[index] for index in wanted]
     picture = _Picture(options)
     shown: dict[int, NDArray[np.uint8]] = {}
