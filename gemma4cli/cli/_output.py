@@ -117,7 +117,7 @@ def display(stats: Stats, what: str, quiet: bool) -> Iterator[None]:
         with Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=16),
+            BarColumn(bar_width=10),
             _Rates(stats),
             console=console(),
             transient=True,
@@ -148,7 +148,7 @@ def _state(stats: Stats) -> str:
     failed = f", {stats.failed:,} failed" if stats.failed else ""
     left = stats.seconds_left()
     when = "" if left is None else f", {timedelta(seconds=round(left))} left"
-    return f"{stats.done:,}{total} rows{failed}, {rows:.1f} rows/s, {tokens:.0f} tokens/s{when}"
+    return f"{stats.done:,}{total} rows{failed}, {rows:.1f} rows/s, {tokens:.0f} tok/s{when}"
 
 
 @contextlib.contextmanager
