@@ -21,6 +21,8 @@ from gemma4cli.tiny.scenes import Scene
 
 TEST_SEED = 1_000_000_000
 
+_RATES = (1, 2, 4, 5, 8, 10, 12.5, 15, 24, 25, 29.97, 30)  # frames a second
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -69,10 +71,15 @@ def about_film(film: Film, times: Sequence[float], rng: np.random.Generator) -> 
     return asked[int(rng.integers(len(asked)))]
 
 
-def scene_lesson(seed: int, size: tuple[int, int] | None = None) -> tuple[npt.NDArray[np.uint8], Turn]:
-    """A picture, uint8 of shape (height, width, 3), as files bring it: perhaps blurred, perhaps through JPEG."""
+def scene_lesson(seed: int, size: tuple[int, int] | None = None, most: int = 3) -> tuple[npt.NDArray[np.uint8], Turn]:
+    """A picture of at most `most` shapes, as files bring it: perhaps blurred, perhaps through JPEG.
+
+    Returns uint8 of shape (height, width, 3) and the words.
+    """
     rng = np.random.default_rng([seed, 6])
     scene = scenes.random_scene(seed, size=size)
+    if len(scene.things) > most:
+        scene = scenes.random_scene(seed, count=most, size=size)
     picture = scenes.draw(scene)
     if rng.random() < 0.1:
         picture = picture.filter(ImageFilter.GaussianBlur(float(rng.uniform(0.3, 1.2))))
@@ -80,23 +87,27 @@ def scene_lesson(seed: int, size: tuple[int, int] | None = None) -> tuple[npt.ND
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=int(rng.integers(50, 96)))
         picture = Image.open(file).convert("RGB")
-    return np.asarray(picture), turn(about_scene(scene, rng), rng)
+    return np.asarray(picture), scene, turn(about_scene(scene, rng), rng)
 
 
 def film_lesson(
     seed: int, frames: int, size: tuple[int, int] | None = None
-) -> tuple[npt.NDArray[np.uint8], list[float], Turn]:
-    """At most `frames` frames of a film, uint8 (frames, height, width, 3), and their seconds."""
+) -> tuple[npt.NDArray[np.uint8], Film, list[float], Turn]:
+    """Just `frames` frames of a film, uint8 (frames, height, width, 3), the film, and the seconds of the frames.
+
+    A film shows no more things than half its frames, so that none is missed.
+    """
     rng = np.random.default_rng([seed, 7])
     film = films.random_film(seed, size=size)
-    fps = float(rng.choice([1, 2, 4, 5, 8, 10, 12.5, 15, 24, 25, 29.97, 30]))
-    fps = max(fps, 3 * len(film.things) / film.duration_s)
-    times = [index / fps for index in even_frames(round(film.duration_s * fps), frames)]
+    if len(film.things) > frames // 2:
+        film = films.random_film(seed, count=max(1, frames // 2), size=size)
+    fps = max(float(rng.choice(_RATES)), frames / film.duration_s)
+    times = [index / fps for index in even_frames(max(frames, round(film.duration_s * fps)), frames)]
     pixels = film.frames_at(times)
     if rng.random() < 0.5:
-        grain = rng.normal(0, rng.uniform(1, 6), pixels.shape)
+        grain = rng.normal(0, rng.uniform(1, 6), pixels.shape[:3])[..., None]
         pixels = np.clip(pixels + grain, 0, 255).astype(np.uint8)
-    return pixels, times, turn(about_film(film, times, rng), rng)
+    return pixels, film, times, turn(about_film(film, times, rng), rng)
 
 
 def speech_turn(transcript: str, rng: np.random.Generator) -> Turn:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter
 
 SHAPES: tuple[str, ...] = ("circle", "square", "triangle", "star", "cross")
@@ -102,6 +103,19 @@ def _relation(first: Thing, other: Thing) -> str:
     return "above" if down > 0 else "below"
 
 
+def things_by_cell(scene: Scene, rows: int, columns: int) -> npt.NDArray[np.int64]:
+    """What lies where on a grid over the scene, (rows, columns): 0 for nothing, else 1 + 6 * shape + colour."""
+    cells = np.zeros((rows, columns), np.int64)
+    ys, xs = (np.arange(rows) + 0.5) * scene.height / rows, (np.arange(columns) + 0.5) * scene.width / columns
+    for thing in scene.things:
+        near = np.hypot(xs[None] - thing.x, ys[:, None] - thing.y) < 0.8 * thing.radius
+        row, column = int(thing.y * rows / scene.height), int(thing.x * columns / scene.width)
+        near[min(max(row, 0), rows - 1), min(max(column, 0), columns - 1)] = True
+        shape, colour = thing.rank
+        cells[near] = 1 + len(COLOURS) * shape + colour
+    return cells
+
+
 def mirrored(scene: Scene) -> Scene:
     """The scene with left and right exchanged."""
     things = tuple(replace(thing, x=scene.width - thing.x, tilt=-thing.tilt) for thing in scene.things)
@@ -118,7 +132,7 @@ def random_scene(seed: int, count: int | None = None, size: tuple[int, int] | No
     """A scene of one to three shapes; `size` is width and height, else drawn between 128 and 800 pixels."""
     rng = np.random.default_rng([seed, 1])
     count = int(rng.choice([1, 2, 3], p=[0.25, 0.4, 0.35])) if count is None else count
-    width, height = size or _random_size(rng)
+    width, height = size or random_size(rng)
     names = sorted(_distinct(rng, count))
     spots = [_corner(rng, width, height)] if count == 1 else _elbow(rng, width, height, count)
     things = tuple(
@@ -128,7 +142,7 @@ def random_scene(seed: int, count: int | None = None, size: tuple[int, int] | No
     return Scene(width, height, things, str(rng.choice(BACKGROUNDS, p=[0.4, 0.2, 0.15, 0.1, 0.15])), seed)
 
 
-def _random_size(rng: np.random.Generator) -> tuple[int, int]:
+def random_size(rng: np.random.Generator) -> tuple[int, int]:
     side = math.exp(rng.uniform(math.log(128), math.log(640)))
     aspect = math.exp(rng.uniform(-0.6, 0.6))
     return round(side * math.sqrt(aspect)), round(side / math.sqrt(aspect))

@@ -10,7 +10,7 @@ import io
 import os
 import subprocess
 import wave
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,17 @@ def random_utterance(seed: int, *, test: bool = False, voices: tuple[str, ...] =
     )
 
 
+def isolated(seed: int) -> list[Samples]:
+    """The ten digits said one by one in one way of speaking, each without the silence around it."""
+    how = random_utterance(seed)
+    ten = []
+    for digit in range(10):
+        samples = synthesise(replace(how, transcript=str(digit)))
+        loud = np.flatnonzero(np.abs(samples) > 0.01)
+        ten.append(samples[loud[0] : loud[-1] + 1])
+    return ten
+
+
 def synthesise(utterance: Utterance) -> Samples:
     """The utterance as spoken, peak 0.5; raises CalledProcessError when espeak-ng fails."""
     how = ["-v", utterance.voice, "-s", utterance.speed, "-p", utterance.pitch, "-g", utterance.gap, "--stdout"]
@@ -86,8 +97,11 @@ def detour(samples: Samples, rate: int) -> Samples:
     return np.asarray(soxr.resample(away, rate, RATE), np.float32)
 
 
-def recorded(samples: Samples, rng: np.random.Generator) -> Samples:
-    """A recording of the samples: pauses around, some level, perhaps noise, perhaps another rate on the way."""
+def recorded(samples: Samples, rng: np.random.Generator) -> tuple[Samples, int]:
+    """A recording of the samples: pauses around, some level, perhaps noise, perhaps another rate on the way.
+
+    Returns it with the place at which the samples now begin.
+    """
     before, after = (int(rng.exponential(0.35) * RATE) for _ in range(2))
     if rng.random() < 0.06:
         before = int(rng.uniform(0.0, 8.0) * RATE)
@@ -98,7 +112,7 @@ def recorded(samples: Samples, rng: np.random.Generator) -> Samples:
     if rng.random() < 0.7:
         snr = rng.uniform(12, 45)
         result = result + noise(rng, len(result)) * np.float32(0.1 * 10 ** (-snr / 20))
-    return np.clip(result * level, -1.0, 1.0).astype(np.float32)
+    return np.clip(result * level, -1.0, 1.0).astype(np.float32), before
 
 
 def quiet(rng: np.random.Generator) -> Samples:
