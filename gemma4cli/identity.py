@@ -49,6 +49,7 @@ def content_key(item: Item) -> int:
         text = f"{item.failure.stage}\0{item.failure.type}"
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") or 1
     parts = [b"\0" if item.prompt is None else b"p" + _text(item.prompt)]
+    parts += [] if item.system is None else [b"s" + _text(item.system)]
     parts += [b"t" + _text(part) if isinstance(part, str) else _stamp(part) for part in item.content]
     return int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little") or 1
 
@@ -57,6 +58,7 @@ def content_digest(item: Item) -> tuple[int, int]:
     """128 bits of the bytes that a row is made of, read whole, and of its prompt; (0, 0) if they cannot be had."""
     hash = blake2b(digest_size=16)
     hash.update(b"\0" if item.prompt is None else b"p" + _text(item.prompt))
+    hash.update(b"" if item.system is None else b"s" + _text(item.system))
     try:
         for part in item.content:
             if isinstance(part, str):

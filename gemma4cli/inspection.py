@@ -117,6 +117,9 @@ def failed_inputs(output: str) -> tuple[Iterator[dict[str, Any]], int]:
 
 
 def _has_media(record: Mapping[str, Any]) -> bool:
+    said = record.get("messages") or record.get("content")
+    if isinstance(said, list):
+        return '"url": null' not in json.dumps(said)
     cells = [record.get(name) for name in _MEDIA] + [record.get(f"{name}s") for name in _MEDIA]
     found = [cell for cell in cells if cell is not None]
     return bool(found) and not any(isinstance(cell, list) and None in cell for cell in found)

@@ -72,6 +72,8 @@ class Item:
     id: the manifest's id, else the path relative to the folder that was named, else the position.
     source: what the user wrote for the first medium, printable; for people.
     content: media and texts in the order the row gives them, without the prompt.
+    prompt: what follows them; None is the job's, and an empty one that the texts among them say it all.
+    system: the row's own system prompt; None is the job's.
     extra: columns to carry to the output.
     failure: set when the row could not be read; such a row goes straight to the output.
     smaller: give the model less of it: the engine died on the whole.
@@ -84,6 +86,7 @@ class Item:
     prompt: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
+    system: str | None = None
     smaller: bool = False
 
     @property

@@ -39,6 +39,7 @@ class RenderJob:
         stage, decode_ms = Stage.DECODE, None
         options = self._options(item)
         whole = item.row_index >= 0  # else a piece of a row, which knows its part
+        alone = len(item.content) == 1  # else it cannot be cut without losing what stands beside it
         try:
             parts: list[Part] = []
             for part in item.content:
@@ -48,7 +49,7 @@ class RenderJob:
                 medium = self._meant(part) if whole else part
                 (loaded, *pages), tries = self._load(medium, options)
                 attempts = max(attempts, tries)
-                if isinstance(loaded, Audio) and self.config.task == "transcribe" and whole:
+                if isinstance(loaded, Audio) and self.config.task == "transcribe" and whole and alone:
                     split = self._split(item.row_index, medium, loaded, options)
                     if split is not None:
                         return replace(split, decode_ms=_ms_since(started), attempts=attempts)
@@ -57,8 +58,13 @@ class RenderJob:
             decode_ms, started, facts, stage = _ms_since(started), time.perf_counter(), _facts(parts), Stage.RENDER
             config, budget = self.config, options.budget or gemma.DEFAULT_BUDGET
             prompt = tasks.prompt(config, item, _kinds(parts))
+            asked = (*parts, prompt) if prompt else tuple(parts)
             request = Request(
-                item.row_index, (*parts, prompt), config.prompts.system, budget, config.sampling.max_tokens
+                item.row_index,
+                asked,
+                config.prompts.system if item.system is None else item.system,
+                budget,
+                config.sampling.max_tokens,
             )
             ready = self.renderer.render(request)
         except Exception as error:
@@ -116,7 +122,7 @@ class RenderJob:
             raise RenderError(
                 "audio_too_long",
                 f"more than {gemma.MAX_AUDIO_SECONDS} s of sound, which is what the model hears at a time; cut it, "
-                "or transcribe it, which cuts by itself",
+                "or transcribe it in a row of its own, which cuts by itself",
             )
 
     def _split(self, row_index: int, medium: Media, loaded: Audio, options: media.MediaOptions) -> Split | None:

@@ -53,6 +53,7 @@ class Sink(ABC):
         part_seconds: float = PART_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         stdout: BinaryIO | None = None,
+        line_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     ) -> Sink:
         """Opens an output, having tried that it can be written to.
 
@@ -66,6 +67,7 @@ class Sink(ABC):
             dedupe: rows of equal content get the answer of the first of them.
             part_rows, part_seconds: rows are kept in memory no longer than either of them says.
             stdout: where `-` writes; the process's standard output if None.
+            line_of: makes the object of a line on standard output from a row's columns; None leaves them as they are.
 
         Raises:
             UsageError: what lies there is not ours, is in use, or was made otherwise; or it cannot be written to.
@@ -77,7 +79,7 @@ class Sink(ABC):
             if dedupe:
                 message = "--dedupe looks answers up in the output, which standard output does not allow"
                 raise UsageError(message, "write to a file or a folder")
-            return StreamSink(stdout or sys.stdout.buffer, columns)
+            return StreamSink(stdout or sys.stdout.buffer, columns, line_of)
         place = outputs.locate(output)
         lock = outputs.claim(place, overwrite)
         try:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import heapq
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -24,8 +24,13 @@ from gemma4cli.tables import has_times, record_of
 class StreamSink(Sink):
     """Writes each row as a line as soon as all rows before it are written; later rows wait in a heap."""
 
-    def __init__(self, stream: BinaryIO, columns: pa.Schema) -> None:
-        self._stream = stream
+    def __init__(
+        self,
+        stream: BinaryIO,
+        columns: pa.Schema,
+        line_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._stream, self._line_of = stream, line_of
         self._names = carried_names(columns)
         self._times = {self._names[field.name]: field.type for field in columns if has_times(field.type)}
         self._waiting: list[tuple[int, bytes]] = []
@@ -43,7 +48,8 @@ class StreamSink(Sink):
         record = record_of(row, self._names)
         for name, kind in self._times.items():
             record[name] = pa.scalar(record[name], kind)  # times may come as integers
-        heapq.heappush(self._waiting, (row.row_index, assembly.line(record)))
+        shown = record if self._line_of is None else self._line_of(record)
+        heapq.heappush(self._waiting, (row.row_index, assembly.line(shown)))
         if row.row_index == self._next:
             self._emit(in_order=True)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gemma4cli.errors import JobError
 from gemma4cli.escaping import printable, without_surrogates
-from gemma4cli.records import Item, Row
+from gemma4cli.records import Item, Kind, Media, Row
 from gemma4cli.schema import DUPLICATE_KEY, DUPLICATE_OF, ROW_FIELDS
 
 _LONGEST_ADDRESS = 8192
@@ -60,15 +60,36 @@ def manifest_record(item: Item) -> dict[str, Any]:
     Media without an address are null, as are long data: URIs: their bytes are in the manifest that they came from.
     """
     record: dict[str, Any] = {"id": item.id}
+    if item.system is not None or any(isinstance(part, str) for part in item.content):
+        return {**item.extra, **record, **_as_said(item)}
     kinds = [medium.kind for medium in item.media]
     for kind in dict.fromkeys(kinds):
         media = [medium for medium in item.media if medium.kind is kind]
-        found = [m.location if m.data is None and 0 < len(m.location) <= _LONGEST_ADDRESS else None for m in media]
+        found = [_address(medium) for medium in media]
         name = kind.value if kind is not None and None not in kinds else "path"
         record[name if len(found) == 1 else f"{name}s"] = found[0] if len(found) == 1 else found
     if item.prompt is not None:
         record["prompt"] = item.prompt
     return {**item.extra, **record}
+
+
+def _as_said(item: Item) -> dict[str, Any]:
+    """A row's media and texts in order, as whole messages where it had those."""
+    parts: list[Any] = []
+    for part in item.content:
+        if isinstance(part, str):
+            parts.append({"type": "text", "text": part})
+        else:
+            name = f"{part.kind or Kind.IMAGE}_url"
+            parts.append({"type": name, name: {"url": _address(part)}})
+    if item.prompt != "":
+        return {"content": parts, **({} if item.prompt is None else {"prompt": item.prompt})}
+    system = [] if item.system is None else [{"role": "system", "content": item.system}]
+    return {"messages": [*system, {"role": "user", "content": parts}]}
+
+
+def _address(medium: Media) -> str | None:
+    return medium.location if medium.data is None and 0 < len(medium.location) <= _LONGEST_ADDRESS else None
 
 
 def nbytes(row: Row) -> int:

@@ -20,16 +20,20 @@ def wanted_kind(task: str) -> Kind | None:
 def prompt(config: RunConfig, item: Item, kinds: Collection[Kind]) -> str:
     """The row's own prompt, else --prompt, else the task's prompt for the kind of medium that the row holds.
 
+    Empty where the row is a whole message, or says in a text of its own what is asked, and there is nothing to add.
+
     Raises:
         RenderError: there is none.
     """
     if item.prompt and item.prompt.strip():
         return item.prompt
-    if config.prompts.text:
-        return config.prompts.text
+    if config.prompts.text or item.prompt == "":
+        return config.prompts.text or ""
     for kind in (Kind.VIDEO, Kind.IMAGE, Kind.AUDIO):
         if kind in kinds and kind in config.prompts.by_kind:
             return config.prompts.by_kind[kind]
+    if any(isinstance(part, str) and part.strip() for part in item.content):
+        return ""
     raise RenderError("no_prompt", "the row's prompt is empty, and there is no --prompt to fall back on")
 
 

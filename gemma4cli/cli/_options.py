@@ -170,7 +170,11 @@ class RunOptions:
     ] = None
     format: Annotated[
         str | None,
-        _flag("--format", panel=OUTPUT, help="parquet or jsonl, where the output's name does not say it."),
+        _flag(
+            "--format",
+            panel=OUTPUT,
+            help="parquet or jsonl, where the output's name leaves it open; openai for lines as its batches have.",
+        ),
     ] = None
     max_failures: Annotated[
         str | None,
@@ -261,8 +265,16 @@ def output_path(task: str, options: RunOptions) -> str:
     output = options.output or f"gemma4-{task}"
     if options.format is None:
         return output
+    if options.format == "openai":
+        if Path(output).suffix in (".parquet", ".jsonl"):
+            raise UsageError(
+                f"--format openai and -o {output} disagree", "Name a folder, which will hold openai.jsonl, or -."
+            )
+        return output
     if options.format not in ("parquet", "jsonl"):
-        raise UsageError(f"--format {options.format} is not possible", "It takes parquet or jsonl for the rows.")
+        raise UsageError(
+            f"--format {options.format} is not possible", "It takes parquet or jsonl for the rows, or openai."
+        )
     suffix = f".{options.format}"
     if output == "-":
         if options.format == "parquet":

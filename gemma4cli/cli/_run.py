@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemma4cli.cli import _errors, _output
@@ -22,7 +24,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
         UsageError, JobError: see `gemma4cli.errors`.
     """
     from gemma4cli import config as configuration
-    from gemma4cli import models, tasks
+    from gemma4cli import models, openai_batch, tasks
     from gemma4cli.companions import Companions
     from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
@@ -40,13 +42,6 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
     )
     output = output_path(task, options)
     _refuse_contradictions(options)
-    if task == "annotate" and config.prompts.text is None and options.prompt_column is None:
-        from gemma4cli.errors import UsageError
-
-        raise UsageError(
-            "annotate needs to know what to ask",
-            'Give --prompt "What is the brand?", or --prompt-column NAME for a prompt in each row.',
-        )
     model = models.find(config.model)
     model.require(task, config.kinds)
     inputs = open_inputs(
@@ -61,6 +56,14 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
         ),
         sys.stdin.buffer,
     )
+    if task == "annotate" and not (config.prompts.text or options.prompt_column or inputs.speaking):
+        from gemma4cli.errors import UsageError
+
+        raise UsageError(
+            "annotate needs to know what to ask",
+            'Give --prompt "What is the brand?", or --prompt-column NAME for a prompt in each row.',
+        )
+    in_openai = options.format == "openai"
     sink = Sink.open(
         output,
         task,
@@ -71,6 +74,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
         resume=Resume(options.new_only, options.retry_failed, partial=options.limit is not None),
         dedupe=options.dedupe,
         stdout=_output.standard_output(),
+        line_of=(lambda row: openai_batch.line_of(row, config.model, int(time.time()))) if in_openai else None,
     )
     with sink:
         pending = sink.pending(inputs)
@@ -82,6 +86,8 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
         if pending.idle:
             if not options.quiet:
                 _print_line(_nothing_left(pending, output))
+            if in_openai:
+                openai_batch.write(Path(output), config.model)
             return _exit_code(pending.kept_failed, companions, options)
         stats = Stats(pending.total, config.limits.max_failures)
         if options.verbose:
@@ -95,6 +101,8 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
                 except Exception as error:
                     _explain(error, path, kept=log is not None)
                     raise
+        if in_openai and sink.state is not None:
+            openai_batch.write(Path(output), config.model)
     if not options.quiet:
         _output.print_summary(summary, output)
         if pending.skipped:

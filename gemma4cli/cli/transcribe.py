@@ -48,8 +48,8 @@ def transcribe(
         typer.Option(
             "--format",
             rich_help_panel=OUTPUT,
-            help="parquet or jsonl for the rows; srt, vtt, tsv, txt, json or all for a file beside each input as well. "
-            "Several with commas.",
+            help="parquet, jsonl or openai for the rows; srt, vtt, tsv, txt, json or all for a file beside each input as "
+            "well. Several with commas.",
         ),
     ] = None,
     output_dir: Annotated[Path | None, OUTPUT_DIR] = None,
@@ -110,7 +110,7 @@ def _target(task: str | None, to: str | None, options: RunOptions) -> str | None
 def _split(format: str | None) -> tuple[str, str]:
     """What is said of the rows, and what of files, as it was said."""
     names = [name.strip().lower() for name in (format or "").split(",") if name.strip()]
-    rows = [name for name in names if name in ("parquet", "jsonl")]
+    rows = [name for name in names if name in ("parquet", "jsonl", "openai")]
     return ",".join(rows), ",".join(name for name in names if name not in rows)
 
 

@@ -36,7 +36,8 @@ class VllmRenderer:
         try:
             (payload,) = self._renderer.render_cmpl([prompt])
         except ValueError as error:  # vLLM's validation errors are ValueErrors
-            raise RenderError("rejected", f"the model cannot take this row: {first_lines(error)}") from error
+            type_ = "too_many_media" if "may be provided in one prompt" in str(error) else "rejected"
+            raise RenderError(type_, f"the model cannot take this row: {first_lines(error)}") from error
         length = len(payload["prompt_token_ids"])
         if length + request.max_tokens > self._context:
             raise RenderError(

@@ -48,16 +48,30 @@ class MediaColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class ContentColumn:
+    """Where content in OpenAI's form stands: a list of parts, or of whole messages.
+
+    beside: columns that belong to it and are not carried.
+    """
+
+    steps: tuple[str, ...]
+    messages: bool
+    beside: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """The columns of a manifest by the part they play.
 
     carried: those that go to the output, with their types there.
+    content: the one that holds media and texts in order; then no other one holds media.
     """
 
     media: tuple[MediaColumn, ...]
     id: str | None
     prompt: str | None
     carried: pa.Schema
+    content: ContentColumn | None = None
 
 
 def choose(
@@ -68,16 +82,19 @@ def choose(
     media_columns: Sequence[str],
     id_column: str | None,
     prompt_column: str | None,
+    as_json: frozenset[str] = frozenset(),
 ) -> Choice:
-    """Picks the columns of a manifest whose types are known.
+    """Picks the columns of a manifest whose types are known; `as_json` are those of values of several types.
 
     Raises:
         UsageError: a named column is not there, or no column looks like media and some were expected.
     """
     features = hf_features(schema)
+    content = None if media_columns else _content(schema, as_json)
+    media: tuple[MediaColumn, ...] = ()
     if media_columns:
         media = tuple(_named(name, schema, features, manifest) for name in media_columns)
-    else:
+    elif content is None:
         media = tuple(_usual(schema, features, kinds))
         if not media and kinds and len(schema):
             words = " or ".join(kind.value for kind in sorted(kinds))
@@ -90,6 +107,8 @@ def choose(
             raise _unknown(name, schema.names, manifest)
     id_name = id_column or next((name for name in ID_NAMES if name in schema.names), None)
     apart = {column.name for column in media if len(column.steps) == 1} | {id_name}
+    if content is not None:
+        apart |= content.beside
     if prompt_column is not None:
         apart.discard(prompt_column)
     carried = [field for field in schema if field.name not in apart]
@@ -98,7 +117,31 @@ def choose(
     carried = [field for field in carried if field is not None]
     kept = {field.name: features[field.name] for field in carried if field.name in features}
     metadata = {"huggingface": json.dumps({"info": {"features": kept}})} if kept else None
-    return Choice(media, id_name, prompt_column, pa.schema(carried, metadata))
+    return Choice(media, id_name, prompt_column, pa.schema(carried, metadata), content)
+
+
+def _content(schema: pa.Schema, as_json: frozenset[str]) -> ContentColumn | None:
+    """A line of an OpenAI batch, else a column of messages, else one of parts; None where there is no such thing.
+
+    Parts and messages are lists of objects that say what they are; where texts stand among them, the column's values
+    are of several types.
+    """
+    names = frozenset(schema.names)
+    if "custom_id" in names and ("body" in as_json or _says(schema, ("body", "messages"), "role")):
+        return ContentColumn(("body", "messages"), True, frozenset({"body", "method", "url"}) & names)
+    if "messages" in as_json or _says(schema, ("messages",), "role"):
+        return ContentColumn(("messages",), True, frozenset({"messages"}))
+    if "content" in as_json or _says(schema, ("content",), "type"):
+        return ContentColumn(("content",), False, frozenset({"content"}))
+    return None
+
+
+def _says(schema: pa.Schema, steps: Sequence[str], field: str) -> bool:
+    """Whether a column is a list of structs with this field."""
+    kind = _type_at(schema, steps)
+    if kind is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    return bool(pa.types.is_struct(kind.value_type) and kind.value_type.get_field_index(field) >= 0)
 
 
 def hf_features(schema: pa.Schema) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ def open_jsonl(paths: list[Path], options: InputOptions) -> Inputs:
         UsageError: a file is not lines of JSON, or a column is not there.
     """
     schema, as_json, counts = jsonl.describe(paths, options.limit)
-    choice = _choose(schema, _name(paths), options)
+    choice = _choose(schema, _name(paths), options, as_json)
     reading = Reading(choice, options.kind, as_json & frozenset(choice.carried.names))
 
     def rows() -> Iterator[Item]:
@@ -40,7 +40,7 @@ def open_jsonl(paths: list[Path], options: InputOptions) -> Inputs:
                     yield item_of(record, row_index, place, folder, reading)
                 row_index += 1
 
-    return Inputs(sum(counts), choice.carried, rows)
+    return Inputs(sum(counts), choice.carried, rows, choice.content is not None)
 
 
 def open_parquet(paths: list[Path], options: InputOptions, name: str | None = None) -> Inputs:
@@ -50,7 +50,7 @@ def open_parquet(paths: list[Path], options: InputOptions, name: str | None = No
         UsageError: a file cannot be read, or a column is not there.
     """
     schema, counts = parquet.describe(paths)
-    choice = _choose(schema, name or _name(paths), options)
+    choice = _choose(schema, name or _name(paths), options, frozenset())
     reading = Reading(choice, options.kind, frozenset())
     total = sum(counts) if options.limit is None else min(sum(counts), options.limit)
 
@@ -66,10 +66,10 @@ def open_parquet(paths: list[Path], options: InputOptions, name: str | None = No
                     yield item_of(record, row_index, place, folder, reading)
                 row_index += 1
 
-    return Inputs(total, choice.carried, lambda: islice(rows(), total))
+    return Inputs(total, choice.carried, lambda: islice(rows(), total), choice.content is not None)
 
 
-def _choose(schema: pa.Schema, name: str, options: InputOptions) -> Choice:
+def _choose(schema: pa.Schema, name: str, options: InputOptions, as_json: frozenset[str]) -> Choice:
     return choose(
         schema,
         name,
@@ -77,6 +77,7 @@ def _choose(schema: pa.Schema, name: str, options: InputOptions) -> Choice:
         media_columns=options.media_columns,
         id_column=options.id_column,
         prompt_column=options.prompt_column,
+        as_json=as_json,
     )
 
 

@@ -36,11 +36,13 @@ class Inputs:
 
     total: how many there are, as far as that is known beforehand.
     columns: types of the columns carried to the output, with the input's names; `huggingface` metadata if it had any.
+    speaking: rows may bring what is to be asked of them, as texts among their media.
     """
 
     total: int | None
     columns: pa.Schema
     _rows: Callable[[], Iterator[Item]] = field(repr=False)
+    speaking: bool = False
 
     def __iter__(self) -> Iterator[Item]:
         return self._rows()

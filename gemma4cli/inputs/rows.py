@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gemma4cli import strict_json
 from gemma4cli.errors import ParseError
-from gemma4cli.escaping import encodable
+from gemma4cli.escaping import encodable, printable
+from gemma4cli.inputs import content
 from gemma4cli.inputs.cells import blank_reason, cell_at, id_of, is_blank, media_of, prompt_of, source_of
-from gemma4cli.inputs.columns import Choice
+from gemma4cli.inputs.columns import Choice, ContentColumn
+from gemma4cli.inputs.files import shorten_data
 from gemma4cli.records import Failure, Item, Kind, Media
 
 
@@ -38,6 +40,9 @@ def item_of(record: Mapping[str, Any], row_index: int, place: str, folder: str, 
     extra = _carried(record, reading)
     source = place
     try:
+        prompt = None if choice.prompt is None else prompt_of(record.get(choice.prompt), choice.prompt)
+        if choice.content is not None:
+            return _spoken(record, choice.content, Item(row_index, identity, place, (), prompt, extra), folder, reading)
         media: list[Media] = []
         for column in choice.media:
             cell = cell_at(record, column.steps)
@@ -48,10 +53,22 @@ def item_of(record: Mapping[str, Any], row_index: int, place: str, folder: str, 
             media += media_of(cell, column, folder, reading.kind or column.kind)
         if choice.media and not media:
             raise ParseError("no_media", "; ".join(blank_reason(record, column) for column in choice.media))
-        prompt = None if choice.prompt is None else prompt_of(record.get(choice.prompt), choice.prompt)
     except ParseError as error:
         return Item(row_index, identity, source, extra=extra, failure=_at(place, error))
     return Item(row_index, identity, source, tuple(media), prompt, extra)
+
+
+def _spoken(record: Mapping[str, Any], column: ContentColumn, item: Item, folder: str, reading: Reading) -> Item:
+    """The row with media and texts in order. Whole messages ask for themselves: the prompt that follows is empty."""
+    name, cell = ".".join(column.steps), cell_at(record, column.steps)
+    if column.messages:
+        said = content.messages_of(cell, name, folder, reading.kind)
+        item = replace(item, prompt=item.prompt or "")
+    else:
+        said = content.Conversation(content.parts_of(cell, name, folder, reading.kind))
+    item = replace(item, content=said.parts, system=said.system)
+    locations = [medium.location for medium in item.media if medium.location]
+    return replace(item, source=printable(shorten_data(locations[0]))) if locations else item
 
 
 def _without(value: Any, steps: Sequence[str]) -> Any:
