@@ -28,6 +28,7 @@ from gemma4cli.records import Kind, Media
 _EXTRA_S = 1.0  # decoded past the limit, so that the caller sees that the sound goes on
 _CHUNK = 1 << 16  # source samples that are mixed and resampled at once
 _LOUDEST = 1e6
+_SAMPLES = {"u8p": "u1", "s16p": "i2", "s32p": "i4", "s64p": "i8", "fltp": "f4", "dblp": "f8"}
 _FULL_SCALE = {"u1": 128.0, "i2": 32768.0, "i4": 2147483648.0, "i8": 9223372036854775808.0}
 
 # Containers whose timestamps are exact after a jump. In the others, a span is reached by decoding up to it.
@@ -209,9 +210,7 @@ def _planes(frames: Iterator[Any], container: Any, stream: Any) -> Iterator[tupl
         rate, length = frame.sample_rate, frame.samples
         if rate <= 0 or not length:
             continue
-        samples = frame.to_ndarray()
-        if not frame.format.is_planar:
-            samples = samples.reshape(length, -1).T
+        samples = _array(frame)
         if timed and frame.pts is not None:
             starts = frame.pts * time_base
             gap_s = starts - ends if ends is not None else 0.0
@@ -222,6 +221,18 @@ def _planes(frames: Iterator[Any], container: Any, stream: Any) -> Iterator[tupl
                     yield rate, np.zeros((len(samples), min(_CHUNK, gap - at)), np.float32)
             ends = starts + length / rate
         yield rate, samples
+
+
+def _array(frame: Any) -> NDArray[Any]:
+    """A frame's samples, (channels, n).
+
+    PyAV takes whatever follows the pointers of more than eight planes for further planes, and reading them crashes.
+    """
+    if not frame.format.is_planar:
+        return frame.to_ndarray().reshape(frame.samples, -1).T  # type: ignore[no-any-return]
+    dtype = np.dtype(_SAMPLES[frame.format.name])
+    planes = frame.planes[: frame.layout.nb_channels]
+    return np.stack([np.frombuffer(plane, dtype, frame.samples) for plane in planes])
 
 
 def _gathered(planes: Iterator[tuple[int, NDArray[Any]]]) -> Iterator[tuple[int, NDArray[Any]]]:

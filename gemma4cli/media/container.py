@@ -6,6 +6,7 @@ object without a name, a list of container formats that hold their media themsel
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NoReturn
@@ -65,8 +66,10 @@ def _lacks_index(file: BinaryIO, error: Exception) -> bool:
     """Whether an MP4 has no moov box among those that can be reached; ffmpeg only says so in its log."""
     if not isinstance(error, av.error.InvalidDataError):
         return False
-    offset = 0
+    offset, end = 0, file.seek(0, os.SEEK_END)
     for _ in range(1000):
+        if offset >= end:
+            return True
         file.seek(offset)
         head = file.read(16)
         if len(head) < 8 or (offset == 0 and head[4:8] not in (b"ftyp", b"mdat", b"free", b"skip", b"wide")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from pathlib import Path
 from typing import Any
 
 import av
@@ -324,3 +325,20 @@ def test_a_stream_of_what_is_no_sound() -> None:
         next(stream_audio(Media("", b"GIF89a" + bytes(50)), MediaOptions()))
     with pytest.raises(DecodeError, match="no samples"):
         list(stream_audio(Media("", saved(np.zeros(0, np.float32), 16_000)), MediaOptions()))
+
+
+def test_sound_of_more_than_eight_channels_is_mixed(tmp_path: Path) -> None:
+    path = tmp_path / "sixteen.m4a"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=16_000, layout="hexadecagonal")
+        tone = 0.25 * np.sin(np.arange(16_000) / 6).astype(np.float32)
+        frame = av.AudioFrame(format="fltp", layout="hexadecagonal", samples=16_000)
+        for plane, _ in zip(frame.planes, range(16), strict=False):
+            plane.update(tone)
+        frame.sample_rate = 16_000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    sound = load(Media(str(path)), frozenset({Kind.AUDIO}), MediaOptions())
+    assert isinstance(sound, Audio)
+    assert sound.duration_s == pytest.approx(1.0, abs=0.15)
+    assert float(np.abs(sound.samples[4000:12_000]).max()) == pytest.approx(0.25, abs=0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import av
@@ -356,3 +357,12 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     failure(data[:500])
     failure(b"\0\0\0\x18ftypisom" + bytes(500))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_box_that_claims_to_reach_beyond_every_file_is_a_row_error(tmp_path: Path) -> None:
+    path = tmp_path / "endless.mp4"
+    box = (1).to_bytes(4, "big") + b"free" + (2**63).to_bytes(8, "big")
+    path.write_bytes((24).to_bytes(4, "big") + b"ftypisom" + b"\0\0\2\0isommp41" + box + bytes(64))
+    with pytest.raises(DecodeError) as error:
+        load(Media(str(path), None, Kind.VIDEO), frozenset({Kind.VIDEO}), MediaOptions())
+    assert error.value.type in ("truncated", "corrupt")
