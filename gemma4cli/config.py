@@ -45,6 +45,7 @@ class MediaSettings:
     fps: frames a second of a video, up to max_frames; None takes even ones.
     frames: an animated picture is a video of so many frames, a file of several pages so many pictures; None takes
         the first picture.  pages: a file of several pages is several pictures.
+    window: seconds after which a video goes on as another; None shows the model the whole at once.
     """
 
     max_soft_tokens: int
@@ -60,6 +61,7 @@ class MediaSettings:
     fps: float | None = None
     frames: int | None = None
     pages: bool = False
+    window: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class Overrides:
     fps: float | None = None
     frames: str | None = None
     pages: bool = False
+    window: float | None = None
     row_timeout: float | None = None
     stall_timeout: float | None = None
     max_engine_deaths: int | None = None
@@ -198,6 +201,7 @@ def build(task: str, user: Overrides) -> RunConfig:
             fps=None if user.fps is None else _between("--fps", user.fps, 0.0, 1000.0, open_below=True),
             frames=flag_values.frames(user.frames, MAX_FRAMES),
             pages=user.pages,
+            window=None if user.window is None else _between("--window", user.window, 1.0, 86_400.0),
         ),
         limits=_limits(user),
         translate_to=user.translate_to and user.translate_to.strip(),

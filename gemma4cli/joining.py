@@ -1,11 +1,11 @@
-"""One row from the pieces that its sound was cut into."""
+"""One row from the pieces that its sound, or its video, was cut into."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gemma4cli.records import Item, Row, Split, Status
+from gemma4cli.records import Item, Kind, Row, Split, Status
 from gemma4cli.speech import Piece, Segment, join
 
 
@@ -54,6 +54,8 @@ class Pieces:
             extra=self.item.extra,
             prompt_tokens=sum(row.prompt_tokens or 0 for row in rows),
             audio_tokens=sum(row.audio_tokens or 0 for row in rows),
+            video_tokens=sum(row.video_tokens or 0 for row in rows),
+            frames=sum(row.frames or 0 for row in rows) if self.split.kind is Kind.VIDEO else None,
             output_tokens=sum(row.output_tokens or 0 for row in rows),
             render_ms=sum(row.render_ms or 0.0 for row in rows),
             queue_ms=sum(row.queue_ms or 0.0 for row in rows),
@@ -73,7 +75,7 @@ class Pieces:
         said = join(self._pieces([(row.transcript, 0) for row in rows]))
         return replace(
             whole,
-            text=transcript.text,
+            text=transcript.text if self.split.kind is Kind.AUDIO else "\n".join(s.text for s in transcript.segments),
             segments=segments_of(transcript.segments),
             transcript=None if first.transcript is None else said.text,
             finish_reason=_worst(row.finish_reason for row in rows),

@@ -53,8 +53,8 @@ class Media:
     location: absolute path, or a file:, data:, http: or https: URI; empty when only `data` is given.
     data: the bytes themselves, when the manifest carries them; they win over `location`.
     kind: what the input says it is (the column's name, the task); None lets the content decide.
-    start_s, end_s: the part of its sound that is meant, in seconds from its first sample; None is its own start or
-        end. Pictures and frames are not cut by them.
+    start_s, end_s: the part of its sound or frames that is meant, in seconds from its first sample or frame; None is
+        its own start or end. Pictures are not cut by them.
     """
 
     location: str
@@ -148,9 +148,9 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Sound that goes to the engine in pieces, or, without any span, in which nobody speaks.
+    """Sound or video that goes to the engine in pieces, or, without any span, sound in which nobody speaks.
 
-    spans: `speech.Span`s, each short enough for the model, in order.  duration_s: of the whole sound.
+    spans: `speech.Span`s, each short enough for the model, in order.  duration_s: of the whole.
     """
 
     row_index: int
@@ -158,6 +158,7 @@ class Split:
     duration_s: float
     decode_ms: float
     attempts: int = 1
+    kind: Kind = Kind.AUDIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ class Generation:
 class Row:
     """One output row. Field order is column order; `extra` follows as columns of its own.
 
-    segments: of a transcript, `start` and `end` in seconds, `text` and `tokens` of each part; only that task has them.
+    segments: of a transcript or a video in windows, `start` and `end` in seconds, `text` and `tokens` of each part.
     transcript: of a translation, which is the text, what was said; null otherwise.
     """
 

@@ -17,6 +17,7 @@ from gemma4cli.models import Model
 from gemma4cli.records import Failure, Item, Kind, Media, MediaFacts, Rendered, Split, Stage, Unrendered
 from gemma4cli.speech import CutOptions
 from gemma4cli.speech.spans import arrange
+from gemma4cli.windows import windows
 
 if TYPE_CHECKING:
     from gemma4cli.engine.base import Part
@@ -47,10 +48,15 @@ class RenderJob:
                     parts.append(part)
                     continue
                 medium = self._meant(part) if whole else part
+                options = replace(options, start_s=medium.start_s, end_s=medium.end_s, part_only=not whole)
                 (loaded, *pages), tries = self._load(medium, options)
                 attempts = max(attempts, tries)
                 if isinstance(loaded, Audio) and self.config.task == "transcribe" and whole and alone:
                     split = self._split(item.row_index, medium, loaded, options)
+                    if split is not None:
+                        return replace(split, decode_ms=_ms_since(started), attempts=attempts)
+                if isinstance(loaded, Video) and self.config.media.window is not None and whole and alone:
+                    split = _windows(item.row_index, medium, loaded, self.config.media.window)
                     if split is not None:
                         return replace(split, decode_ms=_ms_since(started), attempts=attempts)
                 self._check_fits(loaded)
@@ -160,12 +166,17 @@ class RenderJob:
             allow_private_hosts=settings.allow_private_hosts,
             budget=settings.max_soft_tokens,
             fps=settings.fps,
-            start_s=settings.start,
-            end_s=settings.end,
             animation_frames=settings.frames,
             pages=settings.frames or (None if settings.pages else 1),
             channel=settings.channel,
         )
+
+
+def _windows(row_index: int, medium: Media, loaded: Video, length_s: float) -> Split | None:
+    """The windows of a video that is longer than one; None for any other."""
+    end_s = min(loaded.duration_s, loaded.duration_s if medium.end_s is None else medium.end_s)
+    spans = windows(medium.start_s or 0.0, end_s, length_s)
+    return Split(row_index, spans, loaded.duration_s, 0.0, kind=Kind.VIDEO) if len(spans) > 1 else None
 
 
 def _passing(error: FetchError) -> bool:

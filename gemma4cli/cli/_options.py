@@ -124,6 +124,12 @@ class RunOptions:
             "--fps", panel=MEDIA, metavar="F", help="Frames a second from a video, as long as they are not too many."
         ),
     ] = None
+    window: Annotated[
+        float | None,
+        _flag(
+            "--window", panel=MEDIA, metavar="S", help="Describe a longer video in windows of S seconds, as segments."
+        ),
+    ] = None
     start: Annotated[
         str | None, _flag("--start", panel=MEDIA, metavar="TIME", help="Leave out what comes before: 90, or 0:01:30.")
     ] = None

@@ -48,8 +48,8 @@ def transcribe(
         typer.Option(
             "--format",
             rich_help_panel=OUTPUT,
-            help="parquet, jsonl or openai for the rows; srt, vtt, tsv, txt, json or all for a file beside each input as "
-            "well. Several with commas.",
+            help="parquet, jsonl or openai for the rows; srt, vtt, tsv, txt, json or all for a file beside each input "
+            "as well. Several with commas.",
         ),
     ] = None,
     output_dir: Annotated[Path | None, OUTPUT_DIR] = None,

@@ -19,6 +19,8 @@ class MediaOptions:
     max_frames: frames of a video, at most.
     fps: frames a second of a video, as long as they come to no more than `max_frames`; None takes even ones.
     start_s, end_s: the part of a video that its frames are taken from, in seconds from its first frame.
+    part_only: of a file with an index, read no more than the part; `frame_indices` and `total_frames` then count the
+        frames of the part, and one before.
     animation_frames: an animated picture is a video of so many frames; None takes its first picture, unless the row
         asks for a video.
     pages: how many pages of a file become pictures, from the first on; None takes all.
@@ -38,6 +40,7 @@ class MediaOptions:
     fps: float | None = None
     start_s: float | None = None
     end_s: float | None = None
+    part_only: bool = False
     animation_frames: int | None = None
     pages: int | None = 1
     channel: str = "mix"

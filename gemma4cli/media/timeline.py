@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import islice, pairwise
+from math import ceil
 from typing import Any
 
 import av.error
@@ -15,6 +16,9 @@ from gemma4cli.errors import DecodeError
 from gemma4cli.gemma import even_frames
 from gemma4cli.media.options import MediaOptions
 
+_INDEXED = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
+_OPENING = 64  # packets at the start of a stream, among which the frame that is shown first is
+_REORDERED = 32  # twice as many frames as codecs store ahead of one that is shown sooner
 _UNTIMED = ("avi",)  # stores no times of showing; those that ffmpeg makes up are wrong where frames are reordered
 
 
@@ -56,6 +60,47 @@ def read_timeline(container: Any, stream: Any) -> Timeline:
     if end <= times[-1]:
         end = times[-1] + _step(times, stream)
     return Timeline(times, end, tuple(sorted(keys)), Fraction(stream.time_base), timed=not decoded)
+
+
+def read_part(container: Any, stream: Any, start_s: float, end_s: float) -> Timeline | None:
+    """The timeline of a part, with the clip's first frame before it, by a jump to where the part begins.
+
+    None where the file has no index to jump by, or the jump does not lead there: then only the whole can be read.
+    """
+    if container.format.name not in _INDEXED or not stream.time_base:
+        return None
+    opening = [
+        packet.pts
+        for packet in islice(packets(container, stream), _OPENING)
+        if packet.size and packet.pts is not None and not packet.is_discard
+    ]
+    if not opening:
+        return None
+    first, second = min(opening), 1 / Fraction(stream.time_base)
+    start, stop = first + Fraction(start_s) * second, first + Fraction(end_s) * second
+    container.seek(int(start), stream=stream, backward=True)
+    shown: list[int] = []
+    keys: list[int] = []
+    end = past = 0
+    for packet in packets(container, stream):
+        if packet.size == 0 or packet.is_discard:
+            continue
+        if packet.pts is None:
+            return None
+        past = past + 1 if packet.pts >= stop else 0
+        if past > _REORDERED:  # none that follows is shown sooner
+            end = ceil(stop)
+            break
+        shown.append(packet.pts)
+        end = max(end, packet.pts + (packet.duration or 0))
+        if packet.is_keyframe:
+            keys.append(packet.pts)
+    if not keys or keys[0] > start:
+        return None
+    # What is shown before the first of these keys leans on frames that were not read.
+    times = tuple(sorted({first, *(time for time in shown if time >= keys[0])}))
+    container.seek(first, stream=stream, backward=True)
+    return Timeline(times, max(end, times[-1] + 1), tuple(sorted({*keys})), Fraction(stream.time_base), timed=True)
 
 
 def packets(container: Any, stream: Any) -> Iterator[Any]:

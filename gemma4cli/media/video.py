@@ -20,7 +20,7 @@ from gemma4cli.errors import DecodeError
 from gemma4cli.gemma import VIDEO_BUDGET, image_size
 from gemma4cli.media.decoded import Video
 from gemma4cli.media.options import MediaOptions
-from gemma4cli.media.timeline import Timeline, frames_between, packets, read_timeline
+from gemma4cli.media.timeline import Timeline, frames_between, packets, read_part, read_timeline
 
 _STREAMED = ("mpegts", "mpeg")  # no index: a jump lands about where it should, even a jump to the start
 
@@ -31,7 +31,10 @@ def decode_video(container: Any, stream: Any, options: MediaOptions) -> Video:
     Raises DecodeError with a type of `unsupported_codec`, `too_large` or `no_frames`.
     """
     _prepare(stream, options)
-    timeline = read_timeline(container, stream)
+    timeline = None
+    if options.part_only and options.start_s is not None and options.end_s is not None:
+        timeline = read_part(container, stream, options.start_s, options.end_s)
+    timeline = timeline or read_timeline(container, stream)
     wanted = frames_between(timeline.times, timeline.end, 1 / timeline.time_base, options)
     times = [timeline.times[index] for index in wanted]
     picture = _Picture(options)

@@ -10,6 +10,9 @@ import pytest
 import soundfile
 from PIL import Image
 
+from gemma4cli import demo
+from gemma4cli.tiny import films
+
 FAKE = ("--engine", "fake", "-o", "-")
 
 
@@ -86,3 +89,22 @@ def test_what_makes_no_sense_is_refused(gemma4, two_sides: Path, arguments: list
     done = gemma4("transcribe", two_sides, *FAKE, *arguments)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_a_long_video_is_one_row_of_windows(gemma4, tmp_path: Path) -> None:
+    demo.write_video(tmp_path / "film.mp4", films.random_film(7))
+    (whole,) = lines(gemma4("caption", "film.mp4", *FAKE).stdout)
+    length = whole["duration_s"]
+    (row,) = lines(gemma4("caption", "film.mp4", *FAKE, "--window", "1").stdout)
+    segments = row["segments"]
+    assert (row["status"], row["modality"], row["duration_s"]) == ("ok", "video", length)
+    assert [s["start"] for s in segments] == [float(i) for i in range(len(segments))]
+    assert segments[-1]["end"] == length
+    assert len(segments) == round(length)
+    assert len({s["text"] for s in segments}) > 1
+    assert row["text"] == "\n".join(s["text"] for s in segments)
+    assert row["video_tokens"] == whole["video_tokens"] // whole["frames"] * row["frames"]
+    (part,) = lines(gemma4("caption", "film.mp4", *FAKE, "--window", "1", "--start", "1").stdout)
+    assert [s["text"] for s in part["segments"]] == [s["text"] for s in segments[1:]]
+    (short,) = lines(gemma4("caption", "film.mp4", *FAKE, "--window", "60").stdout)
+    assert (short["text"], short["segments"]) == (whole["text"], None)

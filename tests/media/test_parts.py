@@ -80,6 +80,30 @@ def test_a_part_after_the_end_is_none(film: bytes) -> None:
     assert "10.00 s long" in str(error)
 
 
+@pytest.mark.parametrize("format_", ["mp4", "matroska", "mpegts"])
+@pytest.mark.parametrize("late", [0, 900])
+def test_a_part_that_is_read_alone_has_the_same_frames(format_: str, late: int) -> None:
+    buffer, rng = io.BytesIO(), np.random.default_rng(3)
+    times = np.cumsum(rng.integers(20, 160, 120)) + late
+    with av.open(buffer, "w", format=format_) as container:
+        stream = container.add_stream("libx264", rate=25, options={"crf": "10", "g": "15", "bf": "3"})
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for index, time in enumerate(times.tolist()):
+            frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), 40 + index, np.uint8), "rgb24")
+            frame.pts, frame.time_base = time, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    length = float(times[-1] - times[0]) / 1000
+    for start, end in [(0.0, 1.0), (0.5, 3.0), (3.0, 6.5), (length - 1, length), (4.0, 4.01), (2.0, 1e6)]:
+        whole = video(buffer.getvalue(), start_s=start, end_s=end, max_frames=8)
+        alone = video(buffer.getvalue(), start_s=start, end_s=end, max_frames=8, part_only=True)
+        assert alone.times_s == whole.times_s
+        assert np.array_equal(alone.frames, whole.frames)
+    with pytest.raises(DecodeError):
+        video(buffer.getvalue(), start_s=length + 5, end_s=length + 6, part_only=True)
+
+
 @given(
     st.lists(st.integers(0, 10_000), min_size=1, max_size=80, unique=True).map(sorted),
     st.integers(1, 32),
