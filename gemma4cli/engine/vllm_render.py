@@ -32,12 +32,16 @@ class VllmRenderer:
         return VllmRenderer, (self._config,)
 
     def render(self, request: Request) -> EngineInput:
+        from vllm.exceptions import VLLMClientError
+
         prompt = self._prompt(request)
         try:
             (payload,) = self._renderer.render_cmpl([prompt])
-        except ValueError as error:  # vLLM's validation errors are ValueErrors
-            type_ = "too_many_media" if "may be provided in one prompt" in str(error) else "rejected"
-            raise RenderError(type_, f"the model cannot take this row: {first_lines(error)}") from error
+        except (ValueError, VLLMClientError) as error:
+            if "may be provided in one prompt" in str(error):
+                message = f"the row has more media than the engine takes (limit_mm_per_prompt): {first_lines(error)}"
+                raise RenderError("too_many_media", message) from error
+            raise RenderError("rejected", f"the model cannot take this row: {first_lines(error)}") from error
         length = len(payload["prompt_token_ids"])
         if length + request.max_tokens > self._context:
             raise RenderError(
