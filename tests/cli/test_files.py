@@ -161,3 +161,15 @@ def test_what_makes_no_sense_is_refused(gemma4, pictures: Path, arguments: list[
     done = gemma4(arguments[0], pictures, *FAKE, *arguments[1:])
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_rows_that_were_skipped_are_looked_at_again_in_lines_of_json_too(
+    gemma4, pictures: Path, tmp_path: Path
+) -> None:
+    (pictures / "a.txt").write_text("mine\n")
+    options = ("caption", pictures, *FAKE, "-o", "rows.jsonl")
+    assert "1 skipped" in gemma4(*options, "--sidecar", "txt").stderr
+    assert "1 of 1 rows ok" in gemma4(*options).stderr
+    found = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["status"] for row in found] == ["ok"] * 3
+    assert (pictures / "a.txt").read_text() == "mine\n"
