@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gemma4cli import flag_values
 from gemma4cli.errors import UsageError
 from gemma4cli.gemma import MAX_FRAMES
 from gemma4cli.records import Kind, Sampling
-
-T = TypeVar("T")
 
 BUDGETS = (70, 140, 280, 560, 1120)
 TASKS = ("caption", "transcribe", "annotate")
@@ -177,31 +175,31 @@ def build(task: str, user: Overrides) -> RunConfig:
         task=task,
         kinds=frozenset(Kind(kind) for kind in base["kinds"]),
         model=user.model or ("tiny" if user.engine == "fake" else "E4B"),
-        engine=_one_of("--engine", user.engine or "vllm", ("vllm", "fake")),
+        engine=flag_values.one_of("--engine", user.engine or "vllm", ("vllm", "fake")),
         engine_args=parse_engine_args(user.engine_args),
         prompts=_prompts(base, user),
         sampling=Sampling(
-            max_tokens=_at_least("--max-tokens", chosen("max_tokens", sampling), 1),
-            temperature=_between("--temperature", chosen("temperature", sampling), 0.0, 2.0),
-            top_p=_between("--top-p", chosen("top_p", sampling), 0.0, 1.0, open_below=True),
-            top_k=_at_least("--top-k", chosen("top_k", sampling), 0),
-            seed=_at_least("--seed", chosen("seed", sampling), 0),
+            max_tokens=flag_values.at_least("--max-tokens", chosen("max_tokens", sampling), 1),
+            temperature=flag_values.between("--temperature", chosen("temperature", sampling), 0.0, 2.0),
+            top_p=flag_values.between("--top-p", chosen("top_p", sampling), 0.0, 1.0, open_below=True),
+            top_k=flag_values.at_least("--top-k", chosen("top_k", sampling), 0),
+            seed=flag_values.at_least("--seed", chosen("seed", sampling), 0),
         ),
         media=MediaSettings(
-            max_soft_tokens=_one_of("--max-soft-tokens", chosen("max_soft_tokens", media), BUDGETS),
-            max_frames=int(_between("--max-frames", chosen("max_frames", media), 1, 32)),
-            background=_colour(chosen("background", media)),
-            max_pixels=_at_least("--max-pixels", chosen("max_pixels", media), 1),
-            root=_folder("--root", user.root),
+            max_soft_tokens=flag_values.one_of("--max-soft-tokens", chosen("max_soft_tokens", media), BUDGETS),
+            max_frames=int(flag_values.between("--max-frames", chosen("max_frames", media), 1, 32)),
+            background=flag_values.colour(chosen("background", media)),
+            max_pixels=flag_values.at_least("--max-pixels", chosen("max_pixels", media), 1),
+            root=flag_values.folder("--root", user.root),
             allow_private_hosts=user.allow_private_hosts,
             vad=media.get("vad", True) if user.vad is None else user.vad,
             channel=flag_values.channel(user.channel or flag_values.MIX),
             start=start,
             end=end,
-            fps=None if user.fps is None else _between("--fps", user.fps, 0.0, 1000.0, open_below=True),
+            fps=None if user.fps is None else flag_values.between("--fps", user.fps, 0.0, 1000.0, open_below=True),
             frames=flag_values.frames(user.frames, MAX_FRAMES),
             pages=user.pages,
-            window=None if user.window is None else _between("--window", user.window, 1.0, 86_400.0),
+            window=None if user.window is None else flag_values.between("--window", user.window, 1.0, 86_400.0),
         ),
         limits=_limits(user),
         translate_to=user.translate_to and user.translate_to.strip(),
@@ -261,62 +259,11 @@ def _limits(user: Overrides) -> Limits:
 
     day = 86_400.0
     return Limits(
-        row_timeout_s=_between("--row-timeout", chosen(user.row_timeout, 300.0), 0.0, day, open_below=True),
-        stall_timeout_s=_between("--stall-timeout", chosen(user.stall_timeout, 600.0), 0.0, day, open_below=True),
-        max_engine_deaths=_at_least("--max-engine-deaths", int(chosen(user.max_engine_deaths, 12)), 0),
-        grace_s=_between("--grace", chosen(user.grace, 30.0), 0.0, day),
-        max_failures=_max_failures(user.max_failures),
+        row_timeout_s=flag_values.between("--row-timeout", chosen(user.row_timeout, 300.0), 0.0, day, open_below=True),
+        stall_timeout_s=flag_values.between(
+            "--stall-timeout", chosen(user.stall_timeout, 600.0), 0.0, day, open_below=True
+        ),
+        max_engine_deaths=flag_values.at_least("--max-engine-deaths", int(chosen(user.max_engine_deaths, 12)), 0),
+        grace_s=flag_values.between("--grace", chosen(user.grace, 30.0), 0.0, day),
+        max_failures=flag_values.max_failures(user.max_failures),
     )
-
-
-def _max_failures(text: str | None) -> int | float | None:
-    if text is None:
-        return None
-    try:
-        if text.endswith("%"):
-            return _between("--max-failures", float(text[:-1]), 0.0, 100.0) / 100
-        return _at_least("--max-failures", int(text), 0)
-    except ValueError:
-        raise UsageError(
-            f"--max-failures {text!r} is not possible", "Give a number of rows or a share of them: 100, or 5%."
-        ) from None
-
-
-def _one_of(flag: str, value: T, choices: tuple[T, ...]) -> T:
-    if value not in choices:
-        listed = ", ".join(map(str, choices))
-        raise UsageError(f"{flag} {value} is not possible", f"It takes one of {listed}.")
-    return value
-
-
-def _at_least(flag: str, value: int, least: int) -> int:
-    if value < least:
-        raise UsageError(f"{flag} {value} is too small", f"It must be {least} or more.")
-    return value
-
-
-def _between(flag: str, value: float, low: float, high: float, open_below: bool = False) -> float:
-    if not (low < value if open_below else low <= value) or not value <= high:
-        above = f"above {low:g}, up to" if open_below else f"from {low:g} to"
-        raise UsageError(f"{flag} {value:g} is out of range", f"It must be {above} {high:g}.")
-    return value
-
-
-def _folder(flag: str, path: str | None) -> str | None:
-    if path is None:
-        return None
-    if not Path(path).is_dir():
-        raise UsageError(f"{flag} {path} is not a folder", "Name a folder that is there.")
-    return str(Path(path).resolve())
-
-
-def _colour(name: str) -> tuple[int, int, int]:
-    from PIL import ImageColor
-
-    try:
-        red, green, blue, *_ = ImageColor.getrgb(name)
-    except ValueError:
-        raise UsageError(
-            f"--background {name!r} is not a colour", "Give a name or #rrggbb, such as white or #808080."
-        ) from None
-    return red, green, blue

@@ -1,10 +1,14 @@
-"""What users write for times, channels and numbers of frames, as values. Every refusal names the flag."""
+"""What users write behind flags, as values. Every refusal names the flag and says what would do."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import TypeVar
 
 from gemma4cli.errors import UsageError
+
+T = TypeVar("T")
 
 MIX = "mix"
 _SIDES = ("left", "right")
@@ -46,3 +50,62 @@ def frames(text: str | None, most: int) -> int | None:
     if not text.strip().isdecimal() or not 1 <= int(text) <= most:
         raise UsageError(f"--frames {text} is not possible", f"It takes a number from 1 to {most}, or all.")
     return int(text)
+
+
+def max_failures(text: str | None) -> int | float | None:
+    """A number of rows, or a share of them as a fraction."""
+    if text is None:
+        return None
+    try:
+        if text.endswith("%"):
+            return between("--max-failures", float(text[:-1]), 0.0, 100.0) / 100
+        return at_least("--max-failures", int(text), 0)
+    except ValueError:
+        raise UsageError(
+            f"--max-failures {text!r} is not possible", "Give a number of rows or a share of them: 100, or 5%."
+        ) from None
+
+
+def one_of(flag: str, value: T, choices: tuple[T, ...]) -> T:
+    """The value, which is among the choices."""
+    if value not in choices:
+        listed = ", ".join(map(str, choices))
+        raise UsageError(f"{flag} {value} is not possible", f"It takes one of {listed}.")
+    return value
+
+
+def at_least(flag: str, value: int, least: int) -> int:
+    """The value, which is no less."""
+    if value < least:
+        raise UsageError(f"{flag} {value} is too small", f"It must be {least} or more.")
+    return value
+
+
+def between(flag: str, value: float, low: float, high: float, open_below: bool = False) -> float:
+    """The value, which is within the bounds."""
+    if not (low < value if open_below else low <= value) or not value <= high:
+        above = f"above {low:g}, up to" if open_below else f"from {low:g} to"
+        raise UsageError(f"{flag} {value:g} is out of range", f"It must be {above} {high:g}.")
+    return value
+
+
+def folder(flag: str, path: str | None) -> str | None:
+    """The folder's absolute path, without links."""
+    if path is None:
+        return None
+    if not Path(path).is_dir():
+        raise UsageError(f"{flag} {path} is not a folder", "Name a folder that is there.")
+    return str(Path(path).resolve())
+
+
+def colour(name: str) -> tuple[int, int, int]:
+    """RGB from 0 to 255, from a name or #rrggbb."""
+    from PIL import ImageColor
+
+    try:
+        red, green, blue, *_ = ImageColor.getrgb(name)
+    except ValueError:
+        raise UsageError(
+            f"--background {name!r} is not a colour", "Give a name or #rrggbb, such as white or #808080."
+        ) from None
+    return red, green, blue
