@@ -20,19 +20,20 @@ INPUT, MODEL, ANSWER, MEDIA, OUTPUT = "Input", "Model", "Answer", "Media", "Outp
 LIMITS, FILES = "Limits", "Files beside the rows"
 
 
-def _flag(*names: str, panel: str, help: str, **more: Any) -> Any:
+def flag(*names: str, panel: str, help: str, **more: Any) -> Any:
+    """A flag in a panel of the help, which can be set in the environment too."""
     longest = max(names, key=len)
     environment = "GEMMA4_" + longest.removeprefix("--").split("/")[0].replace("-", "_").upper()
     return typer.Option(*names, rich_help_panel=panel, help=help, envvar=environment, show_envvar=False, **more)
 
 
-OUTPUT_DIR = typer.Option(
+OUTPUT_DIR = flag(
     "--output-dir",
-    rich_help_panel=FILES,
+    panel=FILES,
     metavar="DIR",
     help="A folder for these files, with the folders of the inputs; else each lies beside its input.",
 )
-WHOLE_NAME = typer.Option("--whole-name", rich_help_panel=FILES, help="Call them a.jpg.txt rather than a.txt.")
+WHOLE_NAME = flag("--whole-name", panel=FILES, help="Call them a.jpg.txt rather than a.txt.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,10 @@ class RunOptions:
             help="Files, folders, quoted globs, one JSONL or Parquet manifest, or - for paths from standard input.",
         ),
     ]
-    limit: Annotated[int | None, _flag("--limit", panel=INPUT, min=1, metavar="N", help="Only the first N rows.")] = (
-        None
-    )
+    limit: Annotated[int | None, flag("--limit", panel=INPUT, min=1, metavar="N", help="Only the first N rows.")] = None
     media_column: Annotated[
         str | None,
-        _flag(
+        flag(
             "--media-column",
             panel=INPUT,
             metavar="NAME[,NAME]",
@@ -61,11 +60,11 @@ class RunOptions:
     ] = None
     prompt_column: Annotated[
         str | None,
-        _flag("--prompt-column", panel=INPUT, metavar="NAME", help="Manifest column with a prompt for each row."),
+        flag("--prompt-column", panel=INPUT, metavar="NAME", help="Manifest column with a prompt for each row."),
     ] = None
     id_column: Annotated[
         str | None,
-        _flag(
+        flag(
             "--id-column",
             panel=INPUT,
             metavar="NAME",
@@ -74,7 +73,7 @@ class RunOptions:
     ] = None
     model: Annotated[
         str | None,
-        _flag(
+        flag(
             "--model",
             "-m",
             panel=MODEL,
@@ -83,31 +82,31 @@ class RunOptions:
     ] = None
     engine: Annotated[
         str | None,
-        _flag("--engine", panel=MODEL, help="vllm, or fake: no model, deterministic. Default: vllm."),
+        flag("--engine", panel=MODEL, help="vllm, or fake: no model, deterministic. Default: vllm."),
     ] = None
     engine_arg: Annotated[
         list[str] | None,
-        _flag("--engine-arg", panel=MODEL, metavar="KEY=VALUE", help="Any other argument of vLLM's. Repeatable."),
+        flag("--engine-arg", panel=MODEL, metavar="KEY=VALUE", help="Any other argument of vLLM's. Repeatable."),
     ] = None
-    prompt: Annotated[str | None, _flag("--prompt", "-p", panel=ANSWER, help="What to ask of each row.")] = None
-    system: Annotated[str | None, _flag("--system", panel=ANSWER, help="A fixed instruction before every prompt.")] = (
+    prompt: Annotated[str | None, flag("--prompt", "-p", panel=ANSWER, help="What to ask of each row.")] = None
+    system: Annotated[str | None, flag("--system", panel=ANSWER, help="A fixed instruction before every prompt.")] = (
         None
     )
     max_tokens: Annotated[
-        int | None, _flag("--max-tokens", panel=ANSWER, metavar="N", help="Longest answer, in tokens.")
+        int | None, flag("--max-tokens", panel=ANSWER, metavar="N", help="Longest answer, in tokens.")
     ] = None
-    temperature: Annotated[float | None, _flag("--temperature", panel=ANSWER, metavar="T", help="0 is greedy.")] = None
+    temperature: Annotated[float | None, flag("--temperature", panel=ANSWER, metavar="T", help="0 is greedy.")] = None
     top_p: Annotated[
-        float | None, _flag("--top-p", panel=ANSWER, metavar="P", help="Draw from the likeliest share P.")
+        float | None, flag("--top-p", panel=ANSWER, metavar="P", help="Draw from the likeliest share P.")
     ] = None
     top_k: Annotated[
         int | None,
-        _flag("--top-k", panel=ANSWER, metavar="K", help="Draw from the K likeliest tokens; 0 for all."),
+        flag("--top-k", panel=ANSWER, metavar="K", help="Draw from the K likeliest tokens; 0 for all."),
     ] = None
-    seed: Annotated[int | None, _flag("--seed", panel=ANSWER, metavar="N", help="Seed of every row.")] = None
+    seed: Annotated[int | None, flag("--seed", panel=ANSWER, metavar="N", help="Seed of every row.")] = None
     max_soft_tokens: Annotated[
         int | None,
-        _flag(
+        flag(
             "--max-soft-tokens",
             panel=MEDIA,
             metavar="N",
@@ -116,57 +115,53 @@ class RunOptions:
     ] = None
     max_frames: Annotated[
         int | None,
-        _flag("--max-frames", panel=MEDIA, metavar="N", help="Frames taken from a video, up to 32."),
+        flag("--max-frames", panel=MEDIA, metavar="N", help="Frames taken from a video, up to 32."),
     ] = None
     fps: Annotated[
         float | None,
-        _flag(
-            "--fps", panel=MEDIA, metavar="F", help="Frames a second from a video, as long as they are not too many."
-        ),
+        flag("--fps", panel=MEDIA, metavar="F", help="Frames a second from a video, as long as they are not too many."),
     ] = None
     window: Annotated[
         float | None,
-        _flag(
+        flag(
             "--window", panel=MEDIA, metavar="S", help="Describe a longer video in windows of S seconds, as segments."
         ),
     ] = None
     start: Annotated[
-        str | None, _flag("--start", panel=MEDIA, metavar="TIME", help="Leave out what comes before: 90, or 0:01:30.")
+        str | None, flag("--start", panel=MEDIA, metavar="TIME", help="Leave out what comes before: 90, or 0:01:30.")
     ] = None
     end: Annotated[
-        str | None, _flag("--end", panel=MEDIA, metavar="TIME", help="Leave out what comes after. Sound and video.")
+        str | None, flag("--end", panel=MEDIA, metavar="TIME", help="Leave out what comes after. Sound and video.")
     ] = None
     frames: Annotated[
         str | None,
-        _flag(
-            "--frames", panel=MEDIA, metavar="N|all", help="Take a GIF for a video, and a TIFF's pages for pictures."
-        ),
+        flag("--frames", panel=MEDIA, metavar="N|all", help="Take a GIF for a video, and a TIFF's pages for pictures."),
     ] = None
     pages: Annotated[
-        bool, _flag("--pages", panel=MEDIA, help="All pages of a TIFF are pictures of one row; else the first is.")
+        bool, flag("--pages", panel=MEDIA, help="All pages of a TIFF are pictures of one row; else the first is.")
     ] = False
     channel: Annotated[
         str | None,
-        _flag("--channel", panel=MEDIA, help="Of a sound: mix, left, right, or a number from 1. Default: mix."),
+        flag("--channel", panel=MEDIA, help="Of a sound: mix, left, right, or a number from 1. Default: mix."),
     ] = None
     background: Annotated[
         str | None,
-        _flag("--background", panel=MEDIA, metavar="COLOUR", help="What transparent pixels lie on."),
+        flag("--background", panel=MEDIA, metavar="COLOUR", help="What transparent pixels lie on."),
     ] = None
     max_pixels: Annotated[
-        int | None, _flag("--max-pixels", panel=MEDIA, metavar="N", help="Refuse larger images undecoded.")
+        int | None, flag("--max-pixels", panel=MEDIA, metavar="N", help="Refuse larger images undecoded.")
     ] = None
     root: Annotated[
         str | None,
-        _flag("--root", panel=MEDIA, metavar="DIR", help="Refuse files outside DIR, for manifests from strangers."),
+        flag("--root", panel=MEDIA, metavar="DIR", help="Refuse files outside DIR, for manifests from strangers."),
     ] = None
     allow_private_hosts: Annotated[
         bool,
-        _flag("--allow-private-hosts", panel=MEDIA, help="Fetch from private and loopback addresses too."),
+        flag("--allow-private-hosts", panel=MEDIA, help="Fetch from private and loopback addresses too."),
     ] = False
     output: Annotated[
         str | None,
-        _flag(
+        flag(
             "--output",
             "-o",
             panel=OUTPUT,
@@ -176,7 +171,7 @@ class RunOptions:
     ] = None
     format: Annotated[
         str | None,
-        _flag(
+        flag(
             "--format",
             panel=OUTPUT,
             help="parquet or jsonl, where the output's name leaves it open; openai for lines as its batches have.",
@@ -184,40 +179,40 @@ class RunOptions:
     ] = None
     max_failures: Annotated[
         str | None,
-        _flag("--max-failures", panel=LIMITS, metavar="N|P%", help="Give up when more rows than this failed."),
+        flag("--max-failures", panel=LIMITS, metavar="N|P%", help="Give up when more rows than this failed."),
     ] = None
     row_timeout: Annotated[
         float | None,
-        _flag("--row-timeout", panel=LIMITS, metavar="S", help="Seconds to read a row's media. Default: 300."),
+        flag("--row-timeout", panel=LIMITS, metavar="S", help="Seconds to read a row's media. Default: 300."),
     ] = None
     stall_timeout: Annotated[
         float | None,
-        _flag(
+        flag(
             "--stall-timeout", panel=LIMITS, metavar="S", help="Seconds of silence that end the engine. Default: 600."
         ),
     ] = None
     max_engine_deaths: Annotated[
         int | None,
-        _flag("--max-engine-deaths", panel=LIMITS, metavar="N", help="In a row, without a finished row. Default: 12."),
+        flag("--max-engine-deaths", panel=LIMITS, metavar="N", help="In a row, without a finished row. Default: 12."),
     ] = None
     grace: Annotated[
         float | None,
-        _flag("--grace", panel=LIMITS, metavar="S", help="Seconds to finish rows after Ctrl-C. Default: 30."),
+        flag("--grace", panel=LIMITS, metavar="S", help="Seconds to finish rows after Ctrl-C. Default: 30."),
     ] = None
     overwrite: Annotated[
-        bool, _flag("--overwrite", panel=OUTPUT, help="Start again, in the place of an output that is there.")
+        bool, flag("--overwrite", panel=OUTPUT, help="Start again, in the place of an output that is there.")
     ] = False
     new_only: Annotated[
         bool,
-        _flag("--new-only", panel=OUTPUT, help="Keep the rows that are there; do new inputs, and changed ones again."),
+        flag("--new-only", panel=OUTPUT, help="Keep the rows that are there; do new inputs, and changed ones again."),
     ] = False
-    retry_failed: Annotated[bool, _flag("--retry-failed", panel=OUTPUT, help="Do failed rows again.")] = False
+    retry_failed: Annotated[bool, flag("--retry-failed", panel=OUTPUT, help="Do failed rows again.")] = False
     dedupe: Annotated[
-        bool, _flag("--dedupe", panel=OUTPUT, help="Compute equal inputs once; the others get the same answer.")
+        bool, flag("--dedupe", panel=OUTPUT, help="Compute equal inputs once; the others get the same answer.")
     ] = False
-    quiet: Annotated[bool, _flag("--quiet", "-q", panel=OUTPUT, help="Only errors.")] = False
+    quiet: Annotated[bool, flag("--quiet", "-q", panel=OUTPUT, help="Only errors.")] = False
     verbose: Annotated[
-        bool, _flag("--verbose", "-v", panel=OUTPUT, help="Settings, and vLLM's own log, on standard error.")
+        bool, flag("--verbose", "-v", panel=OUTPUT, help="Settings, and vLLM's own log, on standard error.")
     ] = False
 
 

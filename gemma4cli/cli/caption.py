@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from gemma4cli.cli._errors import reports_errors
-from gemma4cli.cli._options import FILES, OUTPUT_DIR, WHOLE_NAME, RunOptions, takes
+from gemma4cli.cli._options import FILES, OUTPUT_DIR, WHOLE_NAME, RunOptions, flag, takes
 from gemma4cli.cli._run import run_task
 
 if TYPE_CHECKING:
@@ -21,25 +19,21 @@ def caption(
     options: RunOptions,
     sidecar: Annotated[
         str | None,
-        typer.Option(
+        flag(
             "--sidecar",
-            rich_help_panel=FILES,
+            panel=FILES,
             metavar="KIND",
             help="A file beside each input as well: txt, caption or json.",
         ),
     ] = None,
     output_dir: Annotated[Path | None, OUTPUT_DIR] = None,
-    prefix: Annotated[
-        str, typer.Option("--prefix", rich_help_panel=FILES, metavar="TEXT", help="Put before each caption there.")
-    ] = "",
-    suffix: Annotated[
-        str, typer.Option("--suffix", rich_help_panel=FILES, metavar="TEXT", help="Put after each caption there.")
-    ] = "",
+    prefix: Annotated[str, flag("--prefix", panel=FILES, metavar="TEXT", help="Put before each caption there.")] = "",
+    suffix: Annotated[str, flag("--suffix", panel=FILES, metavar="TEXT", help="Put after each caption there.")] = "",
     existing: Annotated[
         str | None,
-        typer.Option(
+        flag(
             "--existing",
-            rich_help_panel=FILES,
+            panel=FILES,
             metavar="WHAT",
             help="Where the file is there: skip the row, overwrite, append or prepend. Default: skip.",
         ),

@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from gemma4cli.cli._errors import reports_errors
-from gemma4cli.cli._options import ANSWER, FILES, MEDIA, OUTPUT, OUTPUT_DIR, WHOLE_NAME, RunOptions, takes
+from gemma4cli.cli._options import ANSWER, FILES, MEDIA, OUTPUT, OUTPUT_DIR, WHOLE_NAME, RunOptions, flag, takes
 from gemma4cli.cli._run import run_task
 
 if TYPE_CHECKING:
@@ -22,32 +20,30 @@ def transcribe(
     options: RunOptions,
     language: Annotated[
         str | None,
-        typer.Option(
+        flag(
             "--language",
             "-l",
-            rich_help_panel=ANSWER,
+            panel=ANSWER,
             help="What is spoken, such as English; the model guesses else.",
         ),
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option("--task", rich_help_panel=ANSWER, help="transcribe, or translate. Default: transcribe."),
+        flag("--task", panel=ANSWER, help="transcribe, or translate. Default: transcribe."),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", rich_help_panel=ANSWER, metavar="LANGUAGE", help="What to translate into."),
+        flag("--to", panel=ANSWER, metavar="LANGUAGE", help="What to translate into."),
     ] = None,
     vad: Annotated[
         bool | None,
-        typer.Option(
-            "--vad/--no-vad", rich_help_panel=MEDIA, help="Leave out clips in which nobody speaks. Default: yes."
-        ),
+        flag("--vad/--no-vad", panel=MEDIA, help="Leave out clips in which nobody speaks. Default: yes."),
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(
+        flag(
             "--format",
-            rich_help_panel=OUTPUT,
+            panel=OUTPUT,
             help="parquet, jsonl or openai for the rows; srt, vtt, tsv, txt, json or all for a file beside each input "
             "as well. Several with commas.",
         ),
@@ -55,13 +51,11 @@ def transcribe(
     output_dir: Annotated[Path | None, OUTPUT_DIR] = None,
     max_line_width: Annotated[
         int | None,
-        typer.Option(
-            "--max-line-width", rich_help_panel=FILES, metavar="N", help="Characters of a subtitle line. Default: 42."
-        ),
+        flag("--max-line-width", panel=FILES, metavar="N", help="Characters of a subtitle line. Default: 42."),
     ] = None,
     max_lines: Annotated[
         int | None,
-        typer.Option("--max-lines", rich_help_panel=FILES, metavar="N", help="Lines of a subtitle. Default: 2."),
+        flag("--max-lines", panel=FILES, metavar="N", help="Lines of a subtitle. Default: 2."),
     ] = None,
     whole_name: Annotated[bool, WHOLE_NAME] = False,
 ) -> int:

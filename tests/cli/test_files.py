@@ -173,3 +173,11 @@ def test_rows_that_were_skipped_are_looked_at_again_in_lines_of_json_too(
     found = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [row["status"] for row in found] == ["ok"] * 3
     assert (pictures / "a.txt").read_text() == "mine\n"
+
+
+def test_these_flags_come_from_the_environment_too(gemma4, talks: Path, pictures: Path) -> None:
+    done = gemma4("transcribe", talks, *SAY, env={"GEMMA4_FORMAT": "txt,jsonl", "GEMMA4_OUTPUT": "-"})
+    assert len(done.stdout.splitlines()) == 2
+    assert (talks / "one.txt").exists()
+    assert gemma4("caption", pictures, *FAKE, env={"GEMMA4_SIDECAR": "caption"}).returncode == 0
+    assert (pictures / "a.caption").exists()
