@@ -57,12 +57,13 @@ class RenderPool:
         self._closed = False
 
     def submit(self, item: Item) -> None:
+        self.tend()
         self._try(_Ticket(item))
 
     def tend(self) -> None:
         """Makes a new pool if the old one broke, as it does when a process is killed that has nothing to do."""
         with self._lock:
-            if self._closed or self._pool.active:
+            if self._closed or self._works():
                 return
             broken, self._pool = self._pool, self._new_pool()
             threading.Thread(target=_dispose, args=(broken,), daemon=True).start()
@@ -75,16 +76,21 @@ class RenderPool:
             self._closed = True
         _dispose(self._pool)
 
+    def _works(self) -> bool:
+        try:
+            return bool(self._pool.active)  # starts the processes the first time, which a signal may end
+        except (RuntimeError, OSError, EOFError):
+            return False
+
     def _new_pool(self) -> ProcessPool:
         return ProcessPool(self.workers, initializer=_set_job, initargs=(self._job,), context=self._context)
 
     def _try(self, ticket: _Ticket) -> None:
         with self._lock:
-            self.tend()
             self._open[ticket.item.row_index] = ticket
             try:
                 future = self._pool.schedule(_render, args=(ticket.item,), timeout=self._limit_s)
-            except RuntimeError:  # it broke just now; the next look at it tries again
+            except (RuntimeError, OSError, EOFError):  # it broke just now; the next look at it tries again
                 return
         future.add_done_callback(lambda done: self._done(ticket, done))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = 130
 
 
@@ -26,7 +26,7 @@ class Stop:
 
 @contextlib.contextmanager
 def on_signals(grace_s: float, drain: Callable[[Stop], None], kill: Callable[[], None]) -> Iterator[None]:
-    """While the block lasts, the first SIGINT or SIGTERM calls `drain`; the next one `kill`, and ends the process.
+    """While the block lasts, the first SIGINT, SIGTERM or SIGHUP calls `drain`; the next one `kill`, and ends the process.
 
     Only the main thread of a process can take signals; elsewhere this does nothing.
     """

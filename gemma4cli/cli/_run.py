@@ -157,6 +157,12 @@ def _job(
     def drain(asked: stop.Stop) -> None:
         # Nothing can finish before the model is loaded, so then there is nothing to wait for.
         events.put(asked if stats.generating else stop.Stop(0.0))
+        if stats.generating and not options.quiet:
+            _print_line(f"stopping: up to {limits.grace_s:g} s for the rows in the engine; once more stops at once")
+
+    def kill() -> None:
+        _output.console().show_cursor()
+        bare.close()
 
     with _output.display(stats, f"{config.task} with {model.name}", options.quiet):
         bare = open_engine(config, model, options.verbose)
@@ -166,7 +172,7 @@ def _job(
         engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, stats.engine_ready)
         pool = RenderPool(RenderJob(config, model, bare.renderer), limits.row_timeout_s, events.put, pending.total)
         try:
-            with stop.on_signals(limits.grace_s, drain, bare.close):
+            with stop.on_signals(limits.grace_s, drain, kill):
                 return pipeline.run(config, pending, pool, engine, sink, stats, events, companions)
         finally:
             pool.close()
