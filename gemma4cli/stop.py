@@ -26,7 +26,7 @@ class Stop:
 
 @contextlib.contextmanager
 def on_signals(grace_s: float, drain: Callable[[Stop], None], kill: Callable[[], None]) -> Iterator[None]:
-    """While the block lasts, the first SIGINT, SIGTERM or SIGHUP calls `drain`; the next one `kill`, and ends the process.
+    """While the block lasts, the first of SIGNALS calls `drain`; the next one `kill`, and ends the process.
 
     Only the main thread of a process can take signals; elsewhere this does nothing.
     """
