@@ -66,8 +66,14 @@ class Seen:
 class Duplicates:
     """Which rows are held back for which, over one run. What is kept of each is its place, not its content."""
 
-    def __init__(self, done: pa.Table) -> None:
-        """Args: done: the keys of the rows that are committed and stay; those that are ok can be copied."""
+    def __init__(self, done: pa.Table, root: Callable[[], str | None] = lambda: None) -> None:
+        """How duplicates are found.
+
+        Args:
+            done: the keys of the rows that are committed and stay; those that are ok can be copied.
+            root: asked for the folder outside of which no file is read.
+        """
+        self._root = root
         without = keys.column(done, "failed") | keys.column(done, "skipped")
         usable = np.flatnonzero((keys.column(done, "digest0") != 0) & ~without)
         self._seen = Seen(*(keys.column(done, name)[usable] for name in ("digest0", "digest1", "row_index")))
@@ -77,8 +83,9 @@ class Duplicates:
 
     def computed(self, items: Iterable[Item], digested: Callable[[Item, Digest], None]) -> Iterator[Item]:
         """The rows to compute; the others are held back. `digested` is told what a row's bytes come to."""
+        root = self._root()
         for item in items:
-            digest = content_digest(item)
+            digest = content_digest(item, root)
             digested(item, digest)
             first = item.row_index if digest == (0, 0) else self._seen.first(digest, item.row_index)
             if first == item.row_index:

@@ -7,15 +7,15 @@ for embedded bytes and data: URIs their hash; for addresses their text; and the 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote_to_bytes, urlsplit
 
+from gemma4cli.errors import FetchError
 from gemma4cli.escaping import printable
+from gemma4cli.media import fetch
 from gemma4cli.records import Item, Media
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = 0  # in the place of a content's key: not known, equal to any
 _CHUNK = 1 << 20
+_LARGEST = 1 << 30  # bytes of a file that are hashed to find its equals: a second or two, in which nothing else happens
 # Limits decide whether a row has an answer, never which: raising one does not make the answers others.
 _LIMITS = ("max_pixels", "allow_", "root", "timeout", "max_bytes")
 _MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja")
@@ -54,8 +55,11 @@ def content_key(item: Item) -> int:
     return int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little") or 1
 
 
-def content_digest(item: Item) -> tuple[int, int]:
-    """128 bits of the bytes that a row is made of, read whole, and of its prompt; (0, 0) if they cannot be had."""
+def content_digest(item: Item, root: str | None = None) -> tuple[int, int]:
+    """128 bits of the bytes that a row is made of, read whole, and of its prompt; (0, 0) if they cannot be had.
+
+    They cannot where a file lies outside `root`, is no regular file, or is larger than 1 GiB.
+    """
     hash = blake2b(digest_size=16)
     hash.update(b"\0" if item.prompt is None else b"p" + _text(item.prompt))
     hash.update(b"" if item.system is None else b"s" + _text(item.system))
@@ -66,11 +70,11 @@ def content_digest(item: Item) -> tuple[int, int]:
                 continue
             hash.update(_what(part))
             path = None if part.data is not None else local_path(part.location)
-            inner = blake2b(part.data or b"", digest_size=16) if path is None else _file_hash(path)
+            inner = blake2b(part.data or b"", digest_size=16) if path is None else _file_hash(path, root)
             if part.data is None and path is None:
                 inner.update(b"u" + _text(part.location))
             hash.update(inner.digest())
-    except (OSError, ValueError):
+    except (OSError, ValueError, FetchError):
         return (0, 0)
     if item.failure is not None or not item.content:
         return (0, 0)
@@ -79,12 +83,15 @@ def content_digest(item: Item) -> tuple[int, int]:
 
 
 def local_path(location: str) -> str | None:
-    """The path that a location means; None for URIs of other kinds than file:."""
+    """The path that a location means; None for URIs of other kinds than file:, and for those that mean no path."""
     if location.startswith("/"):
         return location
     head = location[:8].lower()
     if head.startswith("file:"):
-        return os.fsdecode(unquote_to_bytes(urlsplit(location).path))
+        try:
+            return fetch.path_of(location)
+        except FetchError:
+            return None
     return None if head.startswith(("data:", "http:", "https:")) else location
 
 
@@ -162,13 +169,17 @@ def _stamp(media: Media) -> bytes:
     return b"f" + _what(media) + what.encode() + _text(path.rpartition("/")[2])
 
 
-def _file_hash(path: str) -> blake2b:
-    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-        raise OSError("not a regular file")  # a pipe would be waited for without end
+def _file_hash(path: str, root: str | None) -> blake2b:
     hash = blake2b(digest_size=16)
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+    left = _LARGEST
+    with fetch.open_file(path, root) as file:
+        if os.fstat(file.fileno()).st_size > left:
+            raise OSError("too large to be compared")
         while chunk := file.read(_CHUNK):
             hash.update(chunk)
+            left -= len(chunk)
+            if left < 0:  # it grows while it is read
+                raise OSError("too large to be compared")
     return hash
 
 

@@ -102,7 +102,7 @@ class PartSink(Sink):
         else:
             self._left = functools.partial(self._first_time, inputs)
         if self._dedupe:
-            self._duplicates = Duplicates(kept_keys)
+            self._duplicates = Duplicates(kept_keys, lambda: self.root)
         self._note(None if total is None else total + kept["ok"] + kept["failed"])
         idle = total == 0 and self.ledger.finished and not self.ledger.added
         return Pending(total, kept["ok"], kept["failed"], idle, self._to_compute)

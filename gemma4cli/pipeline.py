@@ -60,6 +60,7 @@ def run(
         JobError: the engine or the output failed, or too many rows did; rows written until then are kept.
         Interrupted: a stop was asked for; rows finished until then are kept.
     """
+    sink.root = config.media.root
     for row in chain(_rows(config, pending, pool, engine, events, companions), sink.duplicates()):
         item = sink.item(row.row_index)
         sink.write(row)

@@ -9,7 +9,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 from gemma4cli.errors import JobError, RowError, UsageError
 from gemma4cli.escaping import encodable, printable
+from gemma4cli.identity import local_path
 from gemma4cli.records import Media, Stage
 
 _LONGEST_NAME = 255  # bytes, on all common file systems
@@ -161,9 +160,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _file_of(media: Media) -> Path:
-    path = media.location if media.data is None else ""
-    if path.lower().startswith("file:"):
-        path = os.fsdecode(unquote_to_bytes(re.sub(r"^//[^/]*", "", path[len("file:") :])))
+    path = (local_path(media.location) if media.data is None else None) or ""
     if path.startswith("/") and Path(path).name:
         return Path(path)
     raise SidecarError("no_place", "this medium is no file that a sidecar could lie beside; name a folder for sidecars")

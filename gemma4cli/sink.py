@@ -33,9 +33,11 @@ class Sink(ABC):
 
     state: the folder for logs and summary.json; None when the output is a stream.
     notices: what was found damaged, for people.
+    root: the folder outside of which no file is read to find duplicates; None allows all. Set it before the first row.
     """
 
     state: Path | None = None
+    root: str | None = None
     notices: Sequence[str] = ()
 
     @staticmethod

@@ -108,3 +108,26 @@ def test_only_what_decides_answers_is_in_the_fingerprint() -> None:
     assert identity.differences(made_by(renamed), made_by(replace(full, revision="abd"))) == [
         'revision was "abc", is "abd"'
     ]
+
+
+def test_file_uris_are_taken_at_their_word(tmp_path: Path) -> None:
+    """A file's name may hold what means something else in other URIs."""
+    names = ["a", "a#1", "a#2", "a?1", "a\n1"]
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode())
+    locations = [f"file://{tmp_path}/{name}" for name in names]
+    assert [identity.local_path(location) for location in locations] == [f"{tmp_path}/{name}" for name in names]
+    assert len({digest(Media(location)) for location in locations} - {(0, 0)}) == len(names)
+    assert identity.local_path("file://elsewhere/a") is None
+
+
+def test_digests_are_taken_of_allowed_files_of_bounded_size(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out.jpg").write_bytes(b"x")
+    (tmp_path / "in" / "link.jpg").symlink_to(tmp_path / "out.jpg")
+    item = Item(0, "a", "a", (Media(f"{tmp_path}/in/link.jpg"),))
+    assert identity.content_digest(item, str(tmp_path)) != (0, 0)
+    assert identity.content_digest(item, str(tmp_path / "in")) == (0, 0)
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    assert digest(Media(f"{tmp_path}/sparse")) == (0, 0)

@@ -46,10 +46,10 @@ def fetch(media: Media, options: MediaOptions) -> BinaryIO:
     if not location:
         raise FetchError("bad_location", "the row names no medium")
     if location.startswith("/") or scheme is None:
-        return _open_file(location, options.root)
+        return open_file(location, options.root)
     match scheme[1].lower():
         case "file":
-            return _open_file(_path_of(location), options.root)
+            return open_file(path_of(location), options.root)
         case "data":
             return io.BytesIO(_data_of(location))
         case "http" | "https":
@@ -63,7 +63,8 @@ def fetch(media: Media, options: MediaOptions) -> BinaryIO:
             )
 
 
-def _path_of(uri: str) -> str:
+def path_of(uri: str) -> str:
+    """The path that a file: URI means. Raises FetchError `bad_location` where it means none on this host."""
     # Split by hand: a file name may hold ? and #, and what wrote the URI may not have escaped them.
     path = uri.partition(":")[2]
     if path.startswith("//"):
@@ -98,8 +99,11 @@ def _bytes_of(text: str, uri: str) -> bytes:
         raise FetchError("bad_location", f"not a URI, it holds half a character: {_shown(uri)}") from error
 
 
-def _open_file(path: str, root: str | None) -> BinaryIO:
-    """Opens a regular file; a FIFO or a device would block, or never end. With a root, only what lies below it."""
+def open_file(path: str, root: str | None) -> BinaryIO:
+    """Opens a regular file; a FIFO or a device would block, or never end. With a root, only what lies below it.
+
+    Raises FetchError as `fetch` does.
+    """
     if "\0" in path:
         raise FetchError("bad_location", f"the name holds a NUL character: {_shown(path)}")
     try:
