@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -33,6 +34,7 @@ _AT_ONCE = 4096  # earlier rows that are read back together
 _AT_RISK = 1 / 25
 _COMMITTING = 1 / 25
 _LEAST_SECONDS = 0.05
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PartSink(Sink):
@@ -201,10 +203,14 @@ class PartSink(Sink):
                 values: dict[str, Any] = {name: record.get(name) for name in ROW_FIELDS}
                 yield items[row_index], Row(**(values | {"status": Status.OK}))
 
-    def _first_time(self, source: Iterable[Item]) -> Iterator[Item]:
-        for item in source:
+    def _first_time(self, inputs: Inputs) -> Iterator[Item]:
+        seen = 0
+        for item in inputs:
+            seen += 1
             self._expect(item, Key(id_key(item.id), content_key(item)))
             yield item
+        if inputs.total is not None and seen < inputs.total:
+            raise pending.lost(inputs.total - seen)
 
     def _expect(self, item: Item, key: Key) -> None:
         self._expected[item.row_index] = key, item
@@ -246,4 +252,5 @@ class PartSink(Sink):
         rows = sum(len(source.keys) for source in self.ledger.sources)
         kept = f"{rows} rows are kept in {len(self.ledger.sources)} parts in {printable(str(self._folder))}"
         reason = getattr(error, "strerror", None) or error
-        return JobError(f"cannot write to {self._shown}: {reason}", f"{kept}; make room for more")
+        hint = "make room" if getattr(error, "errno", None) in _NO_ROOM else "put that right"
+        return JobError(f"cannot write to {self._shown}: {reason}", f"{kept}; {hint}, and run the same command again")

@@ -165,7 +165,7 @@ def items(plan: Plan, inputs: Iterable[Item], take: Callable[[Item, Key], None])
         take(item, Key(int(plan.ids[position]), int(plan.contents[position])))
         yield item
     if position + 1 < len(plan.ids):
-        raise JobError("the input has lost rows since the job began", "run the same command again")
+        raise lost(len(plan.ids) - position - 1)
 
 
 def refuse(plan: Plan, resume: Resume, shown: str, id_of: Callable[[int], str]) -> None:
@@ -188,6 +188,13 @@ def refuse(plan: Plan, resume: Resume, shown: str, id_of: Callable[[int], str]) 
         first = ", ".join(printable(id_of(int(row)))[:80] for row in rows[:_SHOWN])
         more = ", ..." if len(rows) > _SHOWN else ""
         raise UsageError(f"{shown}: {count} {what}: {first}{more}", WAYS)
+
+
+def lost(rows: int) -> JobError:
+    """The error of an input that ends before it should."""
+    what = "1 row" if rows == 1 else f"{rows:,} rows"
+    message = f"the input has lost {what} since the job began"
+    return JobError(message, "run the same command again")
 
 
 def _unmatched(match: Ints, total: int) -> tuple[Ints, Ints]:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import heapq
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow as pa
 from gemma4cli import assembly
 from gemma4cli.errors import JobError
 from gemma4cli.inputs import Inputs
-from gemma4cli.pending import Pending
+from gemma4cli.pending import Pending, lost
 from gemma4cli.records import Item, Row
 from gemma4cli.schema import carried_names
 from gemma4cli.sink import OutputClosedError, Sink
@@ -63,10 +63,14 @@ class StreamSink(Sink):
         """Rows that wait for one that never came are written as well, in order."""
         self._emit(in_order=False)
 
-    def _read(self, items: Iterable[Item]) -> Iterator[Item]:
-        for item in items:
+    def _read(self, inputs: Inputs) -> Iterator[Item]:
+        seen = 0
+        for item in inputs:
+            seen += 1
             self._expected[item.row_index] = item
             yield item
+        if inputs.total is not None and seen < inputs.total:
+            raise lost(inputs.total - seen)
 
     def _emit(self, in_order: bool) -> None:
         try:

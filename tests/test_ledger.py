@@ -500,3 +500,18 @@ def test_adding_no_rows_loads_nothing_but_puts_parts_together(tmp_path: Path) ->
         assert (left.total, left.idle, left.kept_ok) == (0, False, 4)
         sink.finish({})
     assert len(stored(job.output)) == 4
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_input_that_shrinks_while_the_job_runs_is_no_success(tmp_path: Path, name: str) -> None:
+    made = Job(tmp_path / name, [(f"r{i}", f"c{i}") for i in range(5)])
+    with made.opened() as (sink, left):
+        del made.rows[3:]
+        items = iter(left)
+        for _ in range(3):
+            sink.write(answer(next(items)))
+        with pytest.raises(JobError, match="lost 2 rows"):
+            next(items)
+    made.computed = 0
+    assert [record["id"] for record in made.run()] == ["r0", "r1", "r2"]
+    assert made.computed == 0
