@@ -182,8 +182,8 @@ def build(task: str, user: Overrides) -> RunConfig:
             max_tokens=flag_values.at_least("--max-tokens", chosen("max_tokens", sampling), 1),
             temperature=flag_values.between("--temperature", chosen("temperature", sampling), 0.0, 2.0),
             top_p=flag_values.between("--top-p", chosen("top_p", sampling), 0.0, 1.0, open_below=True),
-            top_k=flag_values.at_least("--top-k", chosen("top_k", sampling), 0),
-            seed=flag_values.at_least("--seed", chosen("seed", sampling), 0),
+            top_k=flag_values.whole("--top-k", chosen("top_k", sampling), 0, 2**31 - 1),
+            seed=flag_values.whole("--seed", chosen("seed", sampling), 0, 2**63 - 1),
         ),
         media=MediaSettings(
             max_soft_tokens=flag_values.one_of("--max-soft-tokens", chosen("max_soft_tokens", media), BUDGETS),

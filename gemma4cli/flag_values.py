@@ -81,6 +81,13 @@ def at_least(flag: str, value: int, least: int) -> int:
     return value
 
 
+def whole(flag: str, value: int, low: int, high: int) -> int:
+    """The whole number, which is within the bounds."""
+    if not low <= value <= high:
+        raise UsageError(f"{flag} {value} is out of range", f"It must be from {low} to {high}.")
+    return value
+
+
 def between(flag: str, value: float, low: float, high: float, open_below: bool = False) -> float:
     """The value, which is within the bounds."""
     if not (low < value if open_below else low <= value) or not value <= high:
