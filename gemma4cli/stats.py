@@ -84,7 +84,7 @@ class Stats:
         if isinstance(limit, float):
             if self.done < LEAST_FOR_A_SHARE or self.failed <= limit * self.done:
                 return
-            said = f"{self.failed:,} of {self.done:,} rows failed, more than {limit:.3g} of them"
+            said = f"{self.failed:,} of {self.done:,} rows failed, more than {100 * limit:.6g}%"
         elif self.failed <= limit:
             return
         else:
