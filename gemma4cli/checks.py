@@ -1,7 +1,8 @@
-"""What `gemma4 doctor` looks at. Each check yields findings; none raises."""
+"""What `gemma4 doctor` looks at. Each check yields findings; `findings` makes one of what a check did not foresee."""
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -55,7 +56,7 @@ def program(model: str) -> Iterator[Finding]:
 
 
 def machine(model: str) -> Iterator[Finding]:
-    memory, disk = resources.available_memory() / GIB, shutil.disk_usage(Path.home()).free / GIB
+    memory, folder = resources.available_memory() / GIB, _cache_folder()
     yield Finding(State.OK, "cpu", f"{resources.cores()} cores to use")
     yield Finding(
         State.OK if memory >= 4 else State.WARN,
@@ -63,10 +64,15 @@ def machine(model: str) -> Iterator[Finding]:
         f"{memory:.1f} GiB free",
         "" if memory >= 4 else "Rendering takes up to 2 GiB beside the engine; close what else runs.",
     )
+    try:
+        disk = shutil.disk_usage(folder).free / GIB
+    except OSError as error:
+        yield Finding(State.WARN, "disk", f"{folder} cannot be looked at: {_line(error)}", "HF_HOME moves the cache.")
+        return
     yield Finding(
         State.OK if disk >= 10 else State.WARN,
         "disk",
-        f"{disk:.0f} GiB free under {Path.home()}",
+        f"{disk:.0f} GiB free under {folder}",
         "" if disk >= 10 else "E4B takes 16 GB in the model cache; HF_HOME moves the cache.",
     )
 
@@ -197,6 +203,26 @@ CHECKS: tuple[Callable[[str], Iterator[Finding]], ...] = (
     codecs,
     checkpoint,
 )
+
+
+def findings(check: Callable[[str], Iterator[Finding]], model: str) -> list[Finding]:
+    """What a check finds; that it broke is a finding too, for a broken installation is what this is about."""
+    found: list[Finding] = []
+    try:
+        found.extend(check(model))
+    except Exception as error:
+        message = f"could not be checked: {type(error).__name__}: {_line(error)}"
+        found.append(Finding(State.BAD, check.__name__, message))
+    return found
+
+
+def _cache_folder() -> Path:
+    """Where models would be fetched to: the nearest folder that exists."""
+    try:
+        wanted = Path(os.environ.get("HF_HOME") or Path.home()).expanduser().absolute()
+    except RuntimeError:  # nobody knows where home is
+        wanted = Path.cwd()
+    return next((folder for folder in (wanted, *wanted.parents) if folder.is_dir()), Path("/"))
 
 
 def _line(error: BaseException) -> str:
