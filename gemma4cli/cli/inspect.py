@@ -9,9 +9,9 @@ import typer
 from gemma4cli.cli._errors import reports_errors
 
 if TYPE_CHECKING:
-    from gemma4cli.inspection import Report
+    from collections.abc import Iterator
 
-WIDTH = 80
+    from gemma4cli.inspection import Report
 
 
 @reports_errors
@@ -34,29 +34,79 @@ def inspect(
     done. To do failed rows again in their place: the command, --retry-failed.
     In a manifest of failed rows, a row's own prompt is its column `prompt`.
     """
-    import os
     import sys
 
-    from gemma4cli import inspection, strict_json
+    from rich.console import Console
 
-    if failed:
-        records, without = inspection.failed_inputs(output)
-        for record in records:
-            sys.stdout.buffer.write(strict_json.encode(record) + b"\n")
-        if without:
-            rows = "1 failed row has" if without == 1 else f"{without:,} failed rows have"
-            typer.echo(f"{rows} no input that could be named: its bytes are in the manifest, or unreadable", err=True)
-    elif as_json:
-        document = inspection.inspect(output).as_dict()
-        sys.stdout.buffer.write(strict_json.encode(document, indent=2) + b"\n")
-    else:
-        for line in _lines(inspection.inspect(output)):
-            typer.echo(_cut(line))
+    from gemma4cli import inspection, strict_json
+    from gemma4cli.errors import JobError, UsageError
+
+    if sys.stdout is None:
+        raise UsageError("standard output is closed", "Leave out >&-.")
+    without = 0
+    lines: Iterator[bytes]
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _refuse_no_name(output)
+        if failed:
+            records, without = inspection.failed_inputs(output)
+            lines = (strict_json.encode(record) for record in records)
+        elif as_json:
+            lines = iter([strict_json.encode(inspection.inspect(output).as_dict(), indent=2)])
+        else:
+            width = Console().width if sys.stdout.isatty() else None
+            told = _lines(inspection.inspect(output))
+            lines = ((line if width is None else _cut(line, width)).encode(errors="backslashreplace") for line in told)
+    except OSError as error:
+        raise JobError(
+            f"cannot read {_plain(str(error.filename or output))}: {error.strerror or error}", "Is it yours to read?"
+        ) from error
+    _write(lines)
+    if without:
+        rows = "1 failed row has" if without == 1 else f"{without:,} failed rows have"
+        typer.echo(f"{rows} no input that could be named: its bytes are in the manifest, or unreadable", err=True)
     return 0
+
+
+def _refuse_no_name(output: str) -> None:
+    """An empty text or a working folder that holds no rows is not an output, whatever its state folder is of."""
+    from pathlib import Path
+
+    from gemma4cli import outputs
+    from gemma4cli.errors import UsageError
+
+    hint = "name what -o named: a folder, a .parquet or a .jsonl file"
+    if not output:
+        raise UsageError("the name of the output is empty", hint)
+    place = outputs.locate(output)
+    if (
+        place.format is outputs.Format.FOLDER
+        and place.state.is_dir()
+        and not any(path.is_file() for path in place.state.iterdir())
+    ):
+        # X.parquet in this folder has its state in .gemma4cli/X.parquet/.
+        inside = sorted(str(Path(output, path.name)) for path in place.state.iterdir() if path.is_dir())
+        raise UsageError(
+            f"{_plain(output)} is not an output, only the folder of one",
+            f"Try {_plain(inside[0])}." if inside else hint,
+        )
+
+
+def _write(lines: Iterator[bytes]) -> None:
+    """Lines to standard output; a reader that goes away has seen enough."""
+    import sys
+
+    from gemma4cli.cli._descriptors import discard_standard_output
+    from gemma4cli.errors import JobError
+
+    try:
+        for line in lines:
+            sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_standard_output()
+    except OSError as error:
+        discard_standard_output()
+        raise JobError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 def _lines(report: Report) -> list[str]:
@@ -100,5 +150,8 @@ def _plain(text: str) -> str:
     return printable(text)
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+def _cut(line: str, width: int) -> str:
+    """The line, no wider than the terminal: some characters take two cells of it, some none."""
+    from rich.cells import cell_len, set_cell_size
+
+    return line if cell_len(line) <= width else set_cell_size(line, max(width - 3, 0)).rstrip() + "..."
