@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from gemma4cli import __version__
+from gemma4cli.cli._descriptors import hold_standard_descriptors
 from gemma4cli.cli.annotate import annotate
 from gemma4cli.cli.caption import caption
 from gemma4cli.cli.demo import demo
@@ -41,7 +42,8 @@ def _gemma4(
       gemma4 transcribe audio/*.wav --language English
       gemma4 annotate rows.jsonl --prompt "What is the brand?" -o out/
 
-    Exit codes: 0 done, 1 the job failed, 2 usage, 3 done with failed rows, 130 interrupted.
+    Exit codes: 0 done, 1 the job failed, 2 usage, 3 done with failed rows
+    or files that could not be written, 130 interrupted.
     """
 
 
@@ -55,4 +57,5 @@ app.command()(doctor)
 
 def main() -> None:
     """Entry point of the console script."""
+    hold_standard_descriptors()
     app()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -37,9 +37,23 @@ def console() -> Console:
 
 
 def standard_output() -> BinaryIO:
-    """Standard output for data, out of reach of whatever else prints. Take it before `noise_to`."""
+    """Standard output for data, out of reach of whatever else prints. Take it before `noise_to`.
+
+    Raises:
+        UsageError: it is closed.
+    """
+    if sys.stdout is None:
+        from gemma4cli.errors import UsageError
+
+        raise UsageError("standard output is closed", "Leave out >&-, or give -o the name of a folder or a file.")
     sys.stdout.flush()
     return os.fdopen(os.dup(1), "wb")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
 
 
 @contextlib.contextmanager
@@ -49,8 +63,7 @@ def noise_to(log: Path | None) -> Iterator[Path | None]:
     Yields the log's path. The console and streams taken before are not affected.
     """
     console()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     if log is None:
         handle, name = tempfile.mkstemp(prefix="gemma4-", suffix=".log")
         path = Path(name)
@@ -64,8 +77,7 @@ def noise_to(log: Path | None) -> Iterator[Path | None]:
     try:
         yield path
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         os.dup2(kept[0], 1)
         os.dup2(kept[1], 2)
         os.close(kept[0])
@@ -77,13 +89,13 @@ def noise_to(log: Path | None) -> Iterator[Path | None]:
 @contextlib.contextmanager
 def noise_to_standard_error() -> Iterator[None]:
     """For -v: what libraries print goes to standard error, never between the data."""
-    sys.stdout.flush()
+    _flush()
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
-        sys.stdout.flush()
+        _flush()
         os.dup2(kept, 1)
         os.close(kept)
 
@@ -99,13 +111,18 @@ def cause_in(log: Path) -> str:
     return ""
 
 
-class _Rates(ProgressColumn):
+class _Line(ProgressColumn):
+    """What runs and how far it is: never markup, for a model may be called `q[/bold]`, and never a second line."""
+
     def __init__(self, stats: Stats) -> None:
         super().__init__()
         self._stats = stats
 
     def render(self, task: Task) -> Text:
-        return Text(_state(self._stats), style="dim")
+        line = Text.assemble(task.description, " ", (_state(self._stats), "dim"))
+        line.truncate(max(console().width - 16, 10), overflow="ellipsis")  # beside the spinner, the bar and the gaps
+        line.no_wrap = True
+        return line
 
 
 @contextlib.contextmanager
@@ -116,9 +133,8 @@ def display(stats: Stats, what: str, quiet: bool) -> Iterator[None]:
     elif console().is_terminal:
         with Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            _Line(stats),
             BarColumn(bar_width=10),
-            _Rates(stats),
             console=console(),
             transient=True,
             refresh_per_second=4,
@@ -148,7 +164,7 @@ def _state(stats: Stats) -> str:
     failed = f", {stats.failed:,} failed" if stats.failed else ""
     left = stats.seconds_left()
     when = "" if left is None else f", {timedelta(seconds=round(left))} left"
-    return f"{stats.done:,}{total} rows{failed}, {rows:.1f} rows/s, {tokens:.0f} tok/s{when}"
+    return f"{stats.done:,}{total} rows{failed}, {rows:.1f}/s, {tokens:.0f} tok/s{when}"
 
 
 @contextlib.contextmanager

@@ -6,13 +6,16 @@ import sys
 import time
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gemma4cli.cli import _errors, _output
 from gemma4cli.cli._options import RunOptions, output_path
 
 if TYPE_CHECKING:
     from gemma4cli.companions import Companions, Form
+    from gemma4cli.config import RunConfig
+    from gemma4cli.inputs import Inputs
+    from gemma4cli.models import Model
 
 
 def run_task(task: str, options: RunOptions, form: Form | None = None, **own: Any) -> int:
@@ -44,6 +47,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
     _refuse_contradictions(options)
     model = models.find(config.model)
     model.require(task, config.kinds)
+    _refuse_no_room(config, model)
     inputs = open_inputs(
         options.inputs,
         InputOptions(
@@ -52,10 +56,11 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
             media_columns=tuple(filter(None, (options.media_column or "").split(","))),
             prompt_column=options.prompt_column,
             id_column=options.id_column,
-            limit=options.limit,
+            limit=None if options.limit is None else min(options.limit, sys.maxsize),
         ),
-        sys.stdin.buffer,
+        _standard_input() if "-" in options.inputs else None,
     )
+    _refuse_columns_of_files(options, inputs)
     if task == "annotate" and not (config.prompts.text or options.prompt_column or inputs.speaking):
         from gemma4cli.errors import UsageError
 
@@ -73,7 +78,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
         fingerprint=fingerprint(config, model),
         resume=Resume(options.new_only, options.retry_failed, partial=options.limit is not None),
         dedupe=options.dedupe,
-        stdout=_output.standard_output(),
+        stdout=_output.standard_output() if output == "-" else None,
         line_of=(lambda row: openai_batch.line_of(row, config.model, int(time.time()))) if in_openai else None,
     )
     with sink:
@@ -128,6 +133,54 @@ def _refuse_contradictions(options: RunOptions) -> None:
     if options.overwrite and (options.new_only or options.retry_failed):
         other = "--new-only" if options.new_only else "--retry-failed"
         raise UsageError(f"--overwrite starts again, which leaves {other} nothing to keep", "Leave one of them out.")
+
+
+def _refuse_no_room(config: RunConfig, model: Model) -> None:
+    """An answer as long as the context would make every row fail, after the model was loaded for it."""
+    from gemma4cli.engine.vllm_settings import CONTEXT
+    from gemma4cli.errors import UsageError
+
+    context = model.context
+    if config.engine == "vllm":
+        context = config.engine_args.get("max_model_len", min(context, CONTEXT))
+    if isinstance(context, int) and 0 < context <= config.sampling.max_tokens:
+        way = f", or raise the context, up to {model.context}: --engine-arg max_model_len=N"
+        raise UsageError(
+            f"--max-tokens {config.sampling.max_tokens} leaves no room for a prompt: the context is {context} tokens",
+            f"Lower it{way if context < model.context else ''}.",
+        )
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        from gemma4cli.errors import UsageError
+
+        raise UsageError("- reads paths from standard input, which is closed", "Leave out <&-, or name the files.")
+    return sys.stdin.buffer
+
+
+def _refuse_columns_of_files(options: RunOptions, inputs: Inputs) -> None:
+    """Files and folders have no columns: a flag about them would say nothing."""
+    from gemma4cli.errors import UsageError
+    from gemma4cli.inputs.names import JSONL_EXTENSIONS, PARQUET_EXTENSIONS, extension
+
+    given = {
+        "--media-column": options.media_column,
+        "--prompt-column": options.prompt_column,
+        "--id-column": options.id_column,
+    }
+    flag = next((flag for flag, column in given.items() if column), None)
+    if flag is None or len(inputs.columns):
+        return
+    for text in options.inputs:
+        if extension(text) in JSONL_EXTENSIONS | PARQUET_EXTENSIONS:
+            return
+        if Path(text).is_dir() and any(extension(path.name) in PARQUET_EXTENSIONS for path in Path(text).rglob("*")):
+            return
+    raise UsageError(
+        f"{flag} names a column of a manifest, and the inputs are files",
+        f"Leave it out, or give a .jsonl or .parquet manifest that has the column {given[flag]}.",
+    )
 
 
 def _print_line(line: str) -> None:
