@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gemma4cli import keys
+from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
-from gemma4cli.outputs import Format, Output
+from gemma4cli.outputs import Format, Output, is_row
 from gemma4cli.parts import is_part
 
 IN_PART = b"gemma4cli.keys"  # in the metadata of a part
@@ -105,6 +106,7 @@ def read(place: Output, *, repair: bool) -> Ledger:
 
     Raises:
         OSError: the folders cannot be read.
+        UsageError: a file of lines holds some that are not ours.
     """
     ledger = Ledger()
     sealed = _sealed(place, ledger)
@@ -161,7 +163,7 @@ def _data(place: Output) -> Iterator[Path]:
         yield place.path
     for folder in _folders(place):
         if folder.is_dir():
-            names = [path for path in folder.iterdir() if is_part(path.name) and path.name[0] != "."]
+            names = [path for path in folder.iterdir() if path.name[0] != "." and is_part(path)]
             yield from sorted(names, key=lambda path: _number(path.name))
 
 
@@ -195,11 +197,11 @@ def _unsealed(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source
                 except _UNREADABLE:
                     pass
             read = file.read(columns=["row_index", "id", "status"])
+            table = keys.adopted(*(read[name].to_pylist() for name in ("row_index", "id", "status")))
     except _UNREADABLE as error:
         _set_aside(path, place, ledger, repair, f"{shown} cannot be read ({_first_line(error)})")
         return None
     ledger.notices.append(f"the keys of {shown} are lost; its {rows:,} rows are known by their ids alone")
-    table = keys.adopted(*(read[name].to_pylist() for name in ("row_index", "id", "status")))
     return Source(path, table, text is None, _made_with(metadata))
 
 
@@ -209,11 +211,17 @@ def _lines(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source:
     with path.open("rb") as file:
         for line in file:
             try:
-                record = json.loads(line) if line.endswith(b"}\n") else {}
-                values = int(record["row_index"]), record["id"], record["status"]
-            except _UNREADABLE:
+                record = json.loads(line)
+            except ValueError:
                 damaged += 1
                 continue
+            if not is_row(record):
+                message = f"{printable(str(path))} holds lines that gemma4 did not write: {_shown(line)}"
+                raise UsageError(message, "move it away, or choose another output")
+            if not line.endswith(b"\n"):
+                damaged += 1
+                continue
+            values = record["row_index"], record["id"], record["status"]
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
     lost = f"; {damaged:,} lines are damaged, and their rows will be done again" if damaged else ""
@@ -259,6 +267,11 @@ def counts(table: pa.Table) -> Counter[str]:
     """How many rows are ok, failed and skipped."""
     failed, skipped = (int(np.count_nonzero(keys.column(table, name))) for name in ("failed", "skipped"))
     return Counter(ok=len(table) - failed - skipped, failed=failed, skipped=skipped)
+
+
+def _shown(line: bytes) -> str:
+    text = printable(line.decode("utf-8", "replace").strip())
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _first_line(error: BaseException) -> str:

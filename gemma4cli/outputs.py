@@ -22,10 +22,13 @@ import pyarrow.parquet as pq
 from gemma4cli import parts
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
+from gemma4cli.records import Status
 
 STATE = ".gemma4cli"
 _LOCK = "lock"
 _LOCK_ATTEMPTS = 5
+_EVER = frozenset({"row_index", "id", "source", "modality", "task", "status", "text", "error_stage", "error_type",
+                   "error_message", "finish_reason", "output_tokens", "attempts"})  # fmt: skip
 _OTHER_FORMATS = frozenset({".json", ".csv", ".tsv", ".txt", ".arrow", ".feather", ".xlsx", ".srt", ".vtt", ".gz"})
 
 
@@ -179,26 +182,35 @@ def _refuse_foreign(output: Output) -> None:
     if not (output.state / _LOCK).exists() and any(path.name != STATE for path in output.path.iterdir()):
         message = f"{shown} is a folder with other things in it"
         raise UsageError(message, f"name a new or empty folder, such as {shown.rstrip('/')}/out")
-    strange = (
-        [path.name for path in output.parts.iterdir() if not parts.is_part(path.name)] if output.parts.is_dir() else []
-    )
+    strange = [path.name for path in output.parts.iterdir() if not parts.is_part(path)] if output.parts.is_dir() else []
     if strange:
         message = f"{printable(str(output.parts))} holds a file that gemma4 did not write: {printable(min(strange))}"
         raise UsageError(message, "move it away, or choose another output")
 
 
 def is_ours(output: Output) -> bool:
-    """A file is ours if it says so itself; an empty one, if our state lies beside it."""
+    """A file is ours if it says so itself; an empty or damaged one, if our state lies beside it."""
     try:
         if output.format is Format.PARQUET:
-            return b"gemma4cli" in (pq.read_schema(output.path).metadata or {})
+            return parts.MARK in (pq.read_schema(output.path).metadata or {})
         with output.path.open("rb") as file:
             line = file.readline()
-        return list(json.loads(line))[:2] == ["row_index", "id"] if line else output.state.is_dir()
-    except pa.ArrowException:  # damaged: then its keys, which lie beside it, say whose it is
+        return is_row(json.loads(line)) if line else output.state.is_dir()
+    except (pa.ArrowException, ValueError):  # damaged: then its keys, which lie beside it, say whose it is
         return any(output.state.glob("keys-*.parquet"))
-    except (OSError, ValueError, TypeError):
+    except OSError:
         return False
+
+
+def is_row(record: object) -> bool:
+    """Whether a line's object has a row's columns. Those that every version has written are enough."""
+    return (
+        isinstance(record, dict)
+        and record.keys() >= _EVER
+        and type(record["row_index"]) is int
+        and isinstance(record["id"], str)
+        and record["status"] in list(Status)
+    )
 
 
 def _remove(output: Output) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ GROUP_ROWS = 20_000
 GROUP_BYTES = 64 << 20
 PART_ROWS = 500_000
 PART_BYTES = 512 << 20
+MARK = b"gemma4cli"  # in the metadata of all Parquet files that are ours
+_NAME = re.compile(r"part-\d{5,}\.parquet|\.part-\d{5,}\.parquet\.tmp")
 _RENAME_EXCHANGE = 2  # linux/fs.h
 
 
@@ -230,14 +233,19 @@ def settle(new: Path, old: Path) -> None:
 def clear(new: Path, old: Path) -> None:
     """Removes what a swap took out, except files that are not parts: they were put there by others, and go back."""
     for path in new.iterdir():
-        if not is_part(path.name):
+        if not is_part(path):
             path.rename(old / path.name)
     shutil.rmtree(new)
 
 
-def is_part(name: str) -> bool:
-    """Whether a file is called like a part."""
-    return name.startswith(("part-", ".part-")) and ".parquet" in name
+def is_part(path: Path) -> bool:
+    """Whether a file is a part, or what was to become one: by its name, and by its metadata if it can be read."""
+    if not _NAME.fullmatch(path.name):
+        return False
+    try:
+        return path.is_file() and MARK in (pq.read_metadata(path).metadata or {})
+    except (OSError, ValueError, pa.ArrowException):  # damaged, or not written to its end
+        return True
 
 
 def _aside(new: Path) -> Path:

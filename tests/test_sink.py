@@ -482,3 +482,37 @@ def test_any_manifest_comes_through(rows: list[dict[str, Any]], output: str) -> 
                 if isinstance(value, str) and not same(value, wanted):
                     value = json.loads(value)  # a column of mixed values
                 assert same(value, wanted), (column, value, wanted)
+
+
+def test_lines_that_only_look_like_ours_are_left_alone(tmp_path: Path) -> None:
+    """A user's own rows may have a row_index and an id; ours have all the columns of a row."""
+    path = tmp_path / "x.jsonl"
+    theirs = "".join(json.dumps({"row_index": i, "id": f"a{i}", "text": "mine"}) + "\n" for i in range(3))
+    path.write_text(theirs)
+    assert "was not written by gemma4" in str(refusal(path))
+    assert path.read_text() == theirs
+    path.unlink()
+    fill(path, [0, 1])
+    path.write_text(theirs)  # with our notes of what lay there before still beside it
+    assert "was not written by gemma4" in str(refusal(path, overwrite=True))
+    path.unlink()
+    fill(path, [0, 1], overwrite=True)
+    path.write_bytes(path.read_bytes() + theirs.encode())
+    before = path.read_bytes()
+    assert "holds lines that gemma4 did not write" in str(refusal(path))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["part-mine.parquet", "part-00000-5e0f-c000.snappy.parquet", "part-00007.parquet"])
+def test_parts_of_others_are_told_by_what_is_in_them(tmp_path: Path, name: str) -> None:
+    fill(tmp_path / "out", [0])
+    theirs = tmp_path / "out/data" / name
+    pq.write_table(pa.table({"x": [1]}), theirs)
+    for overwrite in (False, True):
+        assert name in str(refusal(tmp_path / "out", overwrite))
+    theirs.unlink()
+    with opened(tmp_path / "out", overwrite=True) as sink:
+        sink.write(row(0))
+        pq.write_table(pa.table({"x": [1]}), theirs)
+        sink.finish({})
+    assert pq.read_table(theirs).to_pylist() == [{"x": 1}]
