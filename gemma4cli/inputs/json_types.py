@@ -12,6 +12,7 @@ from gemma4cli.errors import UsageError
 
 _MOST_COLUMNS = 2_000
 _MOST_FIELDS = 200  # an object with more keys is a table of its own, not a struct
+_MOST_LEVELS = 16  # of lists and objects in each other; Parquet's own end comes at about 60
 _EXACT = 1 << 53  # integers beyond are not exact as doubles
 _UNFIT = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError, RecursionError)
 
@@ -20,7 +21,7 @@ class ColumnTypes:
     """Collects the types of all chunks; a column that no one type fits is one of JSON text.
 
     Such are mixed types, integers over 64 bits, integers over 2^53 beside fractions, and objects without keys or
-    with very many.
+    with very many, and deep nesting.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,8 @@ class ColumnTypes:
             message = f"the manifest's objects have more than {_MOST_COLUMNS} different keys"
             raise UsageError(message, "each key becomes a column: put such data under one key")
         for name, array in self._arrays(records):
-            self._types[name] = None if array is None else self._unified(name, array)
+            fit = array is not None and _levels(array.type) <= _MOST_LEVELS
+            self._types[name] = self._unified(name, array) if fit else None
 
     def schema(self) -> tuple[pa.Schema, frozenset[str]]:
         """The columns in order of appearance, and which of them are JSON text."""
@@ -105,6 +107,15 @@ def _storable(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return kind.num_fields > 0 and all(_storable(field.type) for field in kind)
     return not pa.types.is_list(kind) or _storable(kind.value_type)
+
+
+def _levels(kind: pa.DataType) -> int:
+    """How deep a type's lists and structs lie in each other; 0 for plain values."""
+    depth, nested = 0, [kind]
+    while nested := [each for each in nested if pa.types.is_nested(each)]:  # not by recursion, which has an end
+        depth += 1
+        nested = [each.field(i).type for each in nested for i in range(each.num_fields)]
+    return depth
 
 
 def _fields(kind: pa.DataType) -> int:

@@ -45,7 +45,31 @@ def describe(paths: list[Path]) -> tuple[pa.Schema, list[int]]:
         unified = pa.unify_schemas(schemas, promote_options="permissive") if schemas else pa.schema([])
     except pa.ArrowException as error:
         raise UsageError(f"the Parquet files have columns of different types: {_first_line(error)}") from error
+    _refuse_unwritable(unified)
     return unified, counts
+
+
+def _refuse_unwritable(schema: pa.Schema) -> None:
+    """Columns that could be read, but not be carried to an output."""
+    hint = "leave the column out, or rename or flatten what is in it"
+    for field in schema:
+        name, twice = printable(field.name), _repeated(field.type)
+        if twice is not None:
+            raise UsageError(f"{name} has several fields of the name {printable(twice)}", hint)
+        try:
+            buffer = pa.BufferOutputStream()
+            pq.write_table(pa.schema([field]).empty_table(), buffer)
+            pq.read_schema(pa.BufferReader(buffer.getvalue()))
+        except _UNREADABLE as error:
+            raise UsageError(f"{name} cannot be written again: {_first_line(error)}", hint) from error
+
+
+def _repeated(kind: pa.DataType) -> str | None:
+    """A name that a struct in the type gives to several of its fields."""
+    inner = [kind.field(i) for i in range(kind.num_fields)]
+    names = [field.name for field in inner] if pa.types.is_struct(kind) else []
+    twice = [name for name in names if names.count(name) > 1]
+    return twice[0] if twice else next((found for f in inner if (found := _repeated(f.type)) is not None), None)
 
 
 def records(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any] | ParseError]:
@@ -77,12 +101,14 @@ def records(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any] | ParseErr
 def plain(kind: pa.DataType) -> pa.DataType:
     """The type without encodings and without what `datasets` cannot read.
 
-    Dictionary and run-end encoding are undone, extensions give way to their storage, views to plain text and
-    bytes, maps to lists of {key, value}, small decimals to 128 bits.
+    Dictionary and run-end encoding are undone, extensions give way to their storage, but UUIDs to text and 8-bit truth
+    values to plain ones, views to plain lists, text and bytes, maps to lists of {key, value}, small decimals to 128
+    bits.
     """
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
-        return pa.string() if isinstance(kind, pa.UuidType) else plain(kind.storage_type)
+        own = {pa.UuidType: pa.string(), pa.Bool8Type: pa.bool_()}.get(type(kind))
+        return plain(kind.storage_type) if own is None else own
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return plain(kind.value_type)
     if types.is_struct(kind):
@@ -92,7 +118,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
         return pa.list_(pa.struct(pair))
     if types.is_fixed_size_list(kind):
         return pa.list_(kind.value_field.with_type(plain(kind.value_type)), kind.list_size)
-    if types.is_large_list(kind):
+    if types.is_large_list(kind) or types.is_large_list_view(kind):
         return pa.large_list(kind.value_field.with_type(plain(kind.value_type)))
     if types.is_list(kind) or types.is_list_view(kind):
         return pa.list_(kind.value_field.with_type(plain(kind.value_type)))
@@ -111,10 +137,8 @@ def _values(array: pa.Array) -> list[Any]:
     values = python_values(array)
     if any(isinstance(value, pa.Scalar) for value in values):
         values = python_values(array.cast(_with_integers(array.type)))
-    if _has_map(array.type):
-        return [_without_maps(value, array.type) for value in values]
-    if isinstance(array.type, pa.UuidType):
-        return [None if value is None else str(value) for value in values]
+    if _has_own_values(array.type):
+        return [_plain_value(value, array.type) for value in values]
     return values
 
 
@@ -134,22 +158,37 @@ def _with_integers(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
+def _has_own_values(kind: pa.DataType) -> bool:
+    """Whether Python's values of a type, or of one inside it, are others than those of its plain type."""
+    if pa.types.is_map(kind) or isinstance(kind, pa.UuidType):
+        return True
+    return any(_has_own_values(inner) for inner in _inner(kind))
 
 
-def _without_maps(value: Any, kind: pa.DataType) -> Any:
+def _inner(kind: pa.DataType) -> list[pa.DataType]:
+    if isinstance(kind, pa.BaseExtensionType):
+        return [kind.storage_type]
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return [kind.value_type]
+    return [kind.field(i).type for i in range(kind.num_fields)]
+
+
+def _plain_value(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
+    if isinstance(kind, pa.UuidType):
+        return str(value)
+    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _plain_value(value, _inner(kind)[0])
     if pa.types.is_map(kind):
         return [
-            {"key": _without_maps(key, kind.key_type), "value": _without_maps(part, kind.item_type)}
+            {"key": _plain_value(key, kind.key_type), "value": _plain_value(part, kind.item_type)}
             for key, part in value
         ]
     if pa.types.is_struct(kind):
-        return {field.name: _without_maps(value[field.name], field.type) for field in kind}
+        return {field.name: _plain_value(value[field.name], field.type) for field in kind}
     if isinstance(value, list):
-        return [_without_maps(part, kind.value_type) for part in value]
+        return [_plain_value(part, kind.value_type) for part in value]
     return value
 
 

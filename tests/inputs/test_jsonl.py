@@ -296,3 +296,15 @@ def test_every_value_fits_the_type_learnt_from_all_chunks(chunks: list[list[dict
     for field in schema:
         if field.name not in as_json:
             pa.array([record.get(field.name) for chunk in chunks for record in chunk], field.type)
+
+
+@pytest.mark.parametrize("levels", [3, 17, 60, 400, 900])
+@pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}")])
+def test_deeply_nested_values_are_carried_as_json_text(tmp_path: Path, levels: int, start: str, end: str) -> None:
+    value = start * levels + "1" + end * levels
+    inputs, (item,) = read(tmp_path, f'{{"path": "a.jpg", "x": {value}}}\n'.encode())
+    if levels <= 16:
+        assert item.extra["x"] == json.loads(value)
+    else:
+        assert inputs.columns.field("x").type == pa.string()
+        assert json.loads(item.extra["x"]) == json.loads(value)

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import json
 import pickle
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,33 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
 
 def test_no_rows(tmp_path: Path) -> None:
     assert read(write(tmp_path / "rows.parquet", pa.table({"path": pa.array([], pa.string())})))[1] == []
+
+
+def test_types_of_arrows_own_are_carried_as_plain_ones(tmp_path: Path) -> None:
+    one = uuid.UUID(int=1)
+    uuids = pa.array([one.bytes, None], pa.uuid())
+    columns = {
+        "truth": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, None], pa.int8())),
+        "list": pa.ListArray.from_arrays([0, 1, 2], uuids),
+        "struct": pa.StructArray.from_arrays([uuids], names=["u"]),
+        "view": pa.array([[1], None], pa.large_list_view(pa.int64())),
+    }
+    expected = {
+        "truth": (pa.bool_(), [True, None]),
+        "list": (pa.list_(pa.string()), [[str(one)], [None]]),
+        "struct": (pa.struct({"u": pa.string()}), [{"u": str(one)}, {"u": None}]),
+        "view": (pa.large_list(pa.int64()), [[1], None]),
+    }
+    schema, items = read(write(tmp_path / "rows.parquet", pa.table({"path": ["a.jpg", "b.jpg"], **columns})))
+    for name, (kind, values) in expected.items():
+        assert schema.field(name).type.equals(kind) or name == "list"
+        assert [item.extra[name] for item in items] == values
+        assert pa.array(values, schema.field(name).type).to_pylist() == values
+
+
+def test_structs_with_two_fields_of_one_name_are_refused(tmp_path: Path) -> None:
+    fields = [pa.field("a", pa.int64()), pa.field("a", pa.int64())]
+    twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], fields=fields)
+    path = write(tmp_path / "rows.parquet", pa.table({"path": ["a.jpg"], "x": twice}))
+    with pytest.raises(UsageError, match="x has several fields of the name a"):
+        open_inputs([path], ALL)
