@@ -15,7 +15,7 @@ def annotate(options: RunOptions) -> int:
     [bold]Examples[/]
 
       gemma4 annotate rows.jsonl --prompt "What is the brand?" -o out/
-      gemma4 annotate rows.parquet --prompt-column question --media-column image
+      gemma4 annotate rows.parquet --prompt-column question -o answers/
       gemma4 annotate photos/ -p "Is there a person? Answer yes or no." -o answers.jsonl
 
     A manifest's other columns go along to the output; one that has the name

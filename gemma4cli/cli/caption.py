@@ -46,8 +46,8 @@ def caption(
 
       gemma4 caption images/
       gemma4 caption a.jpg b.png 'more/*.webp' -o captions.parquet
-      gemma4 caption clips/ -p "What is the weather like?" --max-soft-tokens 70
-      gemma4 caption photos/ --sidecar txt --prefix "a photo of "
+      gemma4 caption clips/ -p "What is the weather like?" -o weather/
+      gemma4 caption photos/ --sidecar txt --prefix "a photo of " -o photos.jsonl
 
     One row out for each file or manifest row in, in gemma4-caption/ unless
     -o says otherwise. A file that cannot be read is a failed row with the

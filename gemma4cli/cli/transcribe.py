@@ -65,8 +65,8 @@ def transcribe(
 
       gemma4 transcribe audio/*.wav --language English
       gemma4 transcribe talks/ -o transcripts.parquet
-      gemma4 transcribe interviews/ --task translate --to German
-      gemma4 transcribe talks/ --format srt,vtt --output-dir subtitles/
+      gemma4 transcribe interviews/ --task translate --to German -o german/
+      gemma4 transcribe talks/ --format srt,vtt --output-dir subs/ -o talks.jsonl
       find . -name '*.flac' | gemma4 transcribe - -o - > transcripts.jsonl
 
     A recording of more than 30 seconds, which is what the model hears at a
