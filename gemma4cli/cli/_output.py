@@ -119,8 +119,11 @@ class _Line(ProgressColumn):
         self._stats = stats
 
     def render(self, task: Task) -> Text:
-        line = Text.assemble(task.description, " ", (_state(self._stats), "dim"))
-        line.truncate(max(console().width - 16, 10), overflow="ellipsis")  # beside the spinner, the bar and the gaps
+        room = console().width - 16  # beside the spinner, the bar and the gaps
+        name, state = Text(task.description), Text(_state(self._stats), style="dim")
+        name.truncate(max(room - 1 - state.cell_len, 10), overflow="ellipsis")  # figures go before a long name
+        line = Text.assemble(name, " ", state)
+        line.truncate(max(room, 10), overflow="ellipsis")
         line.no_wrap = True
         return line
 
@@ -164,7 +167,7 @@ def _state(stats: Stats) -> str:
     failed = f", {stats.failed:,} failed" if stats.failed else ""
     left = stats.seconds_left()
     when = "" if left is None else f", {timedelta(seconds=round(left))} left"
-    return f"{stats.done:,}{total} rows{failed}, {rows:.1f}/s, {tokens:.0f} tok/s{when}"
+    return f"{stats.done:,}{total} rows{failed}{when}, {rows:.1f}/s, {tokens:.0f} tok/s"
 
 
 @contextlib.contextmanager
