@@ -22,6 +22,7 @@ _FOREIGN = {
     b"\xff\xfe": ("is UTF-16 text", "convert it first: iconv -f UTF-16 -t UTF-8"),
     b"\xfe\xff": ("is UTF-16 text", "convert it first: iconv -f UTF-16 -t UTF-8"),
 }
+_MOST_LEVELS = 200  # what handles values calls itself for each, and Python allows it a thousand calls
 # A chunk's values are held as Python objects, some ten times its bytes.
 _CHUNK_ROWS = 10_000
 _CHUNK_BYTES = 16 << 20
@@ -85,10 +86,21 @@ def _record(line: bytes) -> dict[str, Any]:
         raise ParseError("not_json", f"JSON that cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise ParseError("not_an_object", "JSON, but not an object with columns in it")
+    if line.count(b"[") + line.count(b"{") > _MOST_LEVELS and _levels(value) > _MOST_LEVELS:
+        raise ParseError("too_deep", f"JSON with more than {_MOST_LEVELS} lists and objects in each other")
     if b"\\ud" in line or b"\\uD" in line:
         cleaned: dict[str, Any] = without_surrogates(value)
         return cleaned
     return value
+
+
+def _levels(value: Any) -> int:
+    """How deep lists and objects lie in each other."""
+    depth, nested = 0, [value]
+    while nested := [part for part in nested if isinstance(part, (list, dict))]:  # not by recursion, which has an end
+        depth += 1
+        nested = [part for each in nested for part in (each.values() if isinstance(each, dict) else each)]
+    return depth
 
 
 def describe(paths: list[Path], limit: int | None) -> tuple[pa.Schema, frozenset[str], list[int]]:

@@ -147,6 +147,8 @@ def _with_integers(kind: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_struct(kind):
         return pa.struct([field.with_type(_with_integers(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_with_integers(kind.key_type), _with_integers(kind.item_type))
     if types.is_fixed_size_list(kind):
         return pa.list_(_with_integers(kind.value_type), kind.list_size)
     if types.is_large_list(kind):

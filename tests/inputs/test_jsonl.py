@@ -298,7 +298,7 @@ def test_every_value_fits_the_type_learnt_from_all_chunks(chunks: list[list[dict
             pa.array([record.get(field.name) for chunk in chunks for record in chunk], field.type)
 
 
-@pytest.mark.parametrize("levels", [3, 17, 60, 400, 900])
+@pytest.mark.parametrize("levels", [3, 17, 60, 190])
 @pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}")])
 def test_deeply_nested_values_are_carried_as_json_text(tmp_path: Path, levels: int, start: str, end: str) -> None:
     value = start * levels + "1" + end * levels
@@ -308,3 +308,13 @@ def test_deeply_nested_values_are_carried_as_json_text(tmp_path: Path, levels: i
     else:
         assert inputs.columns.field("x").type == pa.string()
         assert json.loads(item.extra["x"]) == json.loads(value)
+
+
+@pytest.mark.parametrize("levels", [300, 900, 2000])
+@pytest.mark.parametrize("inner", ["1", "NaN", '"\\ud800"'])
+def test_bottomless_values_fail_their_row_alone(tmp_path: Path, levels: int, inner: str) -> None:
+    deep = "[" * levels + inner + "]" * levels
+    _, (one, other) = read(tmp_path, f'{{"path": "a.jpg", "x": {deep}}}\n{{"path": "b.jpg"}}\n'.encode())
+    assert one.failure is not None
+    assert one.failure.type in ("too_deep", "not_json")
+    assert other.failure is None
