@@ -100,7 +100,11 @@ def folder(flag: str, path: str | None) -> str | None:
     """The folder's absolute path, without links."""
     if path is None:
         return None
-    if not Path(path).is_dir():
+    try:
+        is_folder = Path(path).is_dir()
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: {error.strerror or error}", "Name a folder that can be read.") from None
+    if not is_folder:
         raise UsageError(f"{flag} {path} is not a folder", "Name a folder that is there.")
     return str(Path(path).resolve())
 

@@ -63,9 +63,15 @@ def find(name: str) -> Model:
         from gemma4cli.tiny import CHECKPOINT
 
         return _describe(name, str(CHECKPOINT), None, _read(CHECKPOINT / "config.json"))
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
+    try:
+        folder = Path(name).expanduser()
+        is_folder, has_config = folder.is_dir(), (folder / "config.json").is_file()
+    except (OSError, RuntimeError) as error:  # not ours to read; `~nobody` has no home
+        raise UsageError(
+            f"--model {name}: {getattr(error, 'strerror', None) or error}", "Name a folder that can be read."
+        ) from None
+    if is_folder:
+        if not has_config:
             raise UsageError(f"--model {name}: the folder holds no config.json", "Name the folder of a checkpoint.")
         return _describe(name, str(folder.resolve()), None, _read(folder / "config.json"))
     if name not in ALIASES and (name.count("/") != 1 or name.startswith((".", "/", "~"))):
