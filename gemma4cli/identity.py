@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import fields
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,7 @@ _LARGEST = 1 << 30  # bytes of a file that are hashed to find its equals: a seco
 # Limits decide whether a row has an answer, never which: raising one does not make the answers others.
 _LIMITS = ("max_pixels", "allow_", "root", "timeout", "max_bytes")
 _MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja")
+_MODEL_FILE = "model file "  # starts the fields of a fingerprint that are about files
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 
 
@@ -110,7 +112,7 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
         "model": folder.name if local else ALIASES.get(model.name, model.name),
     }
     if local:
-        found |= {f"model file {name}": stamp for name, stamp in _files_of(folder).items()}
+        found |= {f"{_MODEL_FILE}{name}": stamp for name, stamp in _files_of(folder).items()}
     else:
         found["revision"] = model.revision
     found["--system"] = config.prompts.system
@@ -131,11 +133,29 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Each field that differs, in words: from what to what."""
     return [
-        f"{name} was {_shown(old[name]) if name in old else 'not set'}, "
+        _file_difference(name, old.get(name), new.get(name))
+        if name.startswith(_MODEL_FILE)
+        else f"{name} was {_shown(old[name]) if name in old else 'not set'}, "
         f"is {_shown(new[name]) if name in new else 'not set'}"
         for name in dict.fromkeys([*old, *new])
         if old.get(name) != new.get(name) or (name in old) != (name in new)
     ]
+
+
+def _file_difference(name: str, old: Any, new: Any) -> str:
+    """What became of a file of the checkpoint; its stamps are texts as `_files_of` makes them."""
+    if old is None or new is None:
+        return f"{printable(name)} {'is new' if old is None else 'is gone'}"
+    return f"{printable(name)} has changed: it was {_stamp_in_words(old)}, is {_stamp_in_words(new)}"
+
+
+def _stamp_in_words(stamp: Any) -> str:
+    try:
+        size, time = str(stamp).split(" bytes of ")
+        written = datetime.fromtimestamp(float(time), UTC)
+        return f"{int(size):,} bytes, last written {written:%Y-%m-%d %H:%M:%S}.{written.microsecond // 1000:03} UTC"
+    except (ValueError, OverflowError, OSError):
+        return _shown(stamp)
 
 
 def _shown(value: Any) -> str:

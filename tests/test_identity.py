@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -90,7 +91,14 @@ def test_a_checkpoint_is_known_by_its_files(tmp_path: Path) -> None:
     assert made_by(moved) == before
     (tmp_path / "elsewhere" / "mine" / "model.safetensors").write_bytes(b"others!!")
     (difference,) = identity.differences(before, made_by(moved))
-    assert difference.startswith('model file model.safetensors was "7 bytes of ')
+    assert re.fullmatch(
+        r"model file model.safetensors has changed: it was 7 bytes, last written 20\d\d-[-0-9:. ]+ UTC, "
+        r"is 8 bytes, last written 20\d\d-[-0-9:. ]+ UTC",
+        difference,
+    )
+    (tmp_path / "elsewhere" / "mine" / "generation_config.json").write_text("{}")
+    added = identity.differences(before, made_by(moved))
+    assert "model file generation_config.json is new" in added
 
 
 def test_only_what_decides_answers_is_in_the_fingerprint() -> None:

@@ -25,7 +25,7 @@ def open_jsonl(paths: list[Path], options: InputOptions) -> Inputs:
     """
     schema, as_json, counts = jsonl.describe(paths, options.limit)
     choice = _choose(schema, _name(paths), options, as_json)
-    reading = Reading(choice, options.kind, as_json & frozenset(choice.carried.names))
+    reading = Reading(choice, options.kind, as_json & frozenset(choice.carried.names), bool(options.kinds))
 
     def rows() -> Iterator[Item]:
         row_index = 0
@@ -51,7 +51,7 @@ def open_parquet(paths: list[Path], options: InputOptions, name: str | None = No
     """
     schema, counts = parquet.describe(paths)
     choice = _choose(schema, name or _name(paths), options, frozenset())
-    reading = Reading(choice, options.kind, frozenset())
+    reading = Reading(choice, options.kind, frozenset(), bool(options.kinds))
     total = sum(counts) if options.limit is None else min(sum(counts), options.limit)
 
     def rows() -> Iterator[Item]:

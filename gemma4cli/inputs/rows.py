@@ -21,11 +21,13 @@ class Reading:
     """How the records of a manifest are read: its columns, and what the task says about all of them.
 
     as_json: carried columns that hold values of several types, and go to the output as JSON text.
+    wants_media: the task needs media, so a row without any has failed even where no column could name some.
     """
 
     choice: Choice
     kind: Kind | None
     as_json: frozenset[str]
+    wants_media: bool = False
 
 
 def item_of(record: Mapping[str, Any], row_index: int, place: str, folder: str, reading: Reading) -> Item:
@@ -51,8 +53,9 @@ def item_of(record: Mapping[str, Any], row_index: int, place: str, folder: str, 
             if not media:
                 source = source_of(cell, place)
             media += media_of(cell, column, folder, reading.kind or column.kind)
-        if choice.media and not media:
-            raise ParseError("no_media", "; ".join(blank_reason(record, column) for column in choice.media))
+        if not media and (choice.media or reading.wants_media):
+            reasons = "; ".join(blank_reason(record, column) for column in choice.media)
+            raise ParseError("no_media", reasons or "the row names no medium")
     except ParseError as error:
         return Item(row_index, identity, source, extra=extra, failure=_at(place, error))
     return Item(row_index, identity, source, tuple(media), prompt, extra)

@@ -318,3 +318,13 @@ def test_bottomless_values_fail_their_row_alone(tmp_path: Path, levels: int, inn
     assert one.failure is not None
     assert one.failure.type in ("too_deep", "not_json")
     assert other.failure is None
+
+
+def test_rows_without_any_column_have_no_media(tmp_path: Path) -> None:
+    _, items = read(tmp_path, b"{}\n{}\n")
+    assert [item.failure and (item.failure.stage, item.failure.type) for item in items] == [
+        (Stage.PARSE, "no_media"),
+        (Stage.PARSE, "no_media"),
+    ]
+    _, (item,) = read(tmp_path, b"{}\n", InputOptions(kinds=frozenset()))
+    assert item.failure is None
