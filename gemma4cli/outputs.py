@@ -189,17 +189,22 @@ def _refuse_foreign(output: Output) -> None:
 
 
 def is_ours(output: Output) -> bool:
-    """A file is ours if it says so itself; an empty or damaged one, if our state lies beside it."""
+    """A file is ours if it says so itself; an empty one or a damaged Parquet file, if our state lies beside it."""
     try:
         if output.format is Format.PARQUET:
             return parts.MARK in (pq.read_schema(output.path).metadata or {})
         with output.path.open("rb") as file:
             line = file.readline()
         return is_row(json.loads(line)) if line else output.state.is_dir()
-    except (pa.ArrowException, ValueError):  # damaged: then its keys, which lie beside it, say whose it is
-        return any(output.state.glob("keys-*.parquet"))
-    except OSError:
+    except pa.ArrowException:  # damaged: then its keys, which lie beside it, say whose it is
+        return _starts_as_parquet(output.path) and any(output.state.glob("keys-*.parquet"))
+    except (OSError, ValueError):
         return False
+
+
+def _starts_as_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) in (b"PAR1", b"")
 
 
 def is_row(record: object) -> bool:

@@ -495,6 +495,8 @@ def test_lines_that_only_look_like_ours_are_left_alone(tmp_path: Path) -> None:
     fill(path, [0, 1])
     path.write_text(theirs)  # with our notes of what lay there before still beside it
     assert "was not written by gemma4" in str(refusal(path, overwrite=True))
+    path.write_text("prose")
+    assert "was not written by gemma4" in str(refusal(path, overwrite=True))
     path.unlink()
     fill(path, [0, 1], overwrite=True)
     path.write_bytes(path.read_bytes() + theirs.encode())
@@ -516,3 +518,11 @@ def test_parts_of_others_are_told_by_what_is_in_them(tmp_path: Path, name: str) 
         pq.write_table(pa.table({"x": [1]}), theirs)
         sink.finish({})
     assert pq.read_table(theirs).to_pylist() == [{"x": 1}]
+
+
+def test_a_file_that_took_the_place_of_ours_is_left_alone(tmp_path: Path) -> None:
+    fill(tmp_path / "x.parquet", [0])
+    (tmp_path / "x.parquet").write_text("prose")
+    for overwrite in (False, True):
+        assert "was not written by gemma4" in str(refusal(tmp_path / "x.parquet", overwrite))
+    assert (tmp_path / "x.parquet").read_text() == "prose"
