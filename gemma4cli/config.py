@@ -50,6 +50,7 @@ class MediaSettings:
     max_frames: int
     background: tuple[int, int, int]
     max_pixels: int
+    max_duration: float
     root: str | None
     allow_private_hosts: bool
     vad: bool
@@ -130,6 +131,7 @@ class Overrides:
     max_frames: int | None = None
     background: str | None = None
     max_pixels: int | None = None
+    max_duration: float | None = None
     root: str | None = None
     allow_private_hosts: bool = False
     vad: bool | None = None
@@ -190,6 +192,9 @@ def build(task: str, user: Overrides) -> RunConfig:
             max_frames=int(flag_values.between("--max-frames", chosen("max_frames", media), 1, 32)),
             background=flag_values.colour(chosen("background", media)),
             max_pixels=flag_values.at_least("--max-pixels", chosen("max_pixels", media), 1),
+            max_duration=flag_values.between(
+                "--max-duration", chosen("max_duration", media), 0.0, 1e9, open_below=True
+            ),
             root=flag_values.folder("--root", user.root),
             allow_private_hosts=user.allow_private_hosts,
             vad=media.get("vad", True) if user.vad is None else user.vad,

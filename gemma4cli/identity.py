@@ -27,7 +27,7 @@ UNKNOWN = 0  # in the place of a content's key: not known, equal to any
 _CHUNK = 1 << 20
 _LARGEST = 1 << 30  # bytes of a file that are hashed to find its equals: a second or two, in which nothing else happens
 # Limits decide whether a row has an answer, never which: raising one does not make the answers others.
-_LIMITS = ("max_pixels", "allow_", "root", "timeout", "max_bytes")
+_LIMITS = ("max_pixels", "max_duration", "allow_", "root", "timeout", "max_bytes")
 _MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja")
 _MODEL_FILE = "model file "  # starts the fields of a fingerprint that are about files
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")

@@ -161,6 +161,7 @@ class RenderJob:
             background=settings.background,
             max_frames=settings.max_frames,
             max_pixels=settings.max_pixels,
+            max_duration_s=settings.max_duration,
             max_audio_s=gemma.MAX_AUDIO_SECONDS,
             root=settings.root,
             allow_private_hosts=settings.allow_private_hosts,

@@ -151,6 +151,10 @@ class RunOptions:
     max_pixels: Annotated[
         int | None, flag("--max-pixels", panel=MEDIA, metavar="N", help="Refuse larger images undecoded.")
     ] = None
+    max_duration: Annotated[
+        float | None,
+        flag("--max-duration", panel=MEDIA, metavar="S", help="Refuse longer sound and video. Default: a day."),
+    ] = None
     root: Annotated[
         str | None,
         flag("--root", panel=MEDIA, metavar="DIR", help="Refuse files outside DIR, for manifests from strangers."),

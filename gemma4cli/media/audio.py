@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gemma4cli.errors import DecodeError
 from gemma4cli.flag_values import MIX
 from gemma4cli.gemma import AUDIO_RATE, MIN_AUDIO_SAMPLES
-from gemma4cli.media.container import open_container
+from gemma4cli.media.container import open_container, refuse_endless
 from gemma4cli.media.decoded import Audio
 from gemma4cli.media.fetch import fetch
 from gemma4cli.media.options import MediaOptions
@@ -81,6 +81,7 @@ def stream_audio(media: Media, options: MediaOptions) -> Iterator[NDArray[np.flo
             count = 0
             for part in _span(container, _stream(container), media.start_s, media.end_s, options.channel):
                 count += len(part)
+                refuse_endless(count / AUDIO_RATE, options)
                 yield part
             _refuse_short(count, media.start_s)
 

@@ -15,6 +15,7 @@ import av
 import av.error
 
 from gemma4cli.errors import DecodeError
+from gemma4cli.media.options import MediaOptions
 
 av.logging.set_level(None)  # its log through Python can lock up threads that decode at once
 
@@ -47,6 +48,13 @@ def open_container(file: BinaryIO, name: str) -> Iterator[Any]:
         raise DecodeError("corrupt", f"this {name} cannot be read: {error.strerror}") from error
     except (ValueError, OverflowError, UnicodeError) as error:
         raise DecodeError("corrupt", f"this {name} cannot be read: {error}") from error
+
+
+def refuse_endless(duration_s: float, options: MediaOptions) -> None:
+    """Raises DecodeError when a sound or video is longer than it may be."""
+    if duration_s > options.max_duration_s:
+        limit = options.max_duration_s / 3600
+        raise DecodeError("too_long", f"longer than the limit of {limit:g} hours; --max-duration raises it")
 
 
 def video_stream(container: Any) -> Any | None:

@@ -12,6 +12,7 @@ class MediaOptions:
     """How media are fetched and decoded.
 
     background: colour that shows through transparent pixels.
+    max_duration_s: sound and video that turn out to be longer are refused; a header's word for it does not count.
     max_pixels: images whose header promises more are refused before they are decoded.
     budget: soft tokens that the model will see; an image far larger than those need may then be returned scaled
         down, never below twice the model's size. None returns every pixel.
@@ -34,6 +35,7 @@ class MediaOptions:
 
     background: tuple[int, int, int] = (255, 255, 255)
     max_pixels: int = 178_956_970
+    max_duration_s: float = 86_400.0
     budget: int | None = None
     max_audio_s: float | None = None
     max_frames: int = MAX_FRAMES

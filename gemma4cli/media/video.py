@@ -35,6 +35,9 @@ def decode_video(container: Any, stream: Any, options: MediaOptions) -> Video:
     if options.part_only and options.start_s is not None and options.end_s is not None:
         timeline = read_part(container, stream, options.start_s, options.end_s)
     timeline = timeline or read_timeline(container, stream)
+    first = timeline.times[0]
+    duration = float((timeline.end - first) * timeline.time_base)
+    refuse_endless(duration, options)
     wanted = frames_between(timeline.times, timeline.end, 1 / timeline.time_base, options)
     times = [timeline.times[index] for index in wanted]
     picture = _Picture(options)
@@ -44,8 +47,6 @@ def decode_video(container: Any, stream: Any, options: MediaOptions) -> Video:
             shown[time] = picture.upright_rgb(frame)
     if not shown:
         raise DecodeError("no_frames", "the video stream holds no frame that can be decoded")
-    first = timeline.times[0]
-    duration = float((timeline.end - first) * timeline.time_base)
     total = len(timeline.times)
     return Video(
         frames=np.stack(list(shown.values())),

@@ -342,3 +342,10 @@ def test_sound_of_more_than_eight_channels_is_mixed(tmp_path: Path) -> None:
     assert isinstance(sound, Audio)
     assert sound.duration_s == pytest.approx(1.0, abs=0.15)
     assert float(np.abs(sound.samples[4000:12_000]).max()) == pytest.approx(0.25, abs=0.1)
+
+
+def test_sound_longer_than_it_may_be_is_refused_with_the_flag_that_allows_it() -> None:
+    data = saved(np.zeros(32_000, np.float32), 16_000)
+    with pytest.raises(DecodeError, match="--max-duration") as error:
+        list(stream_audio(Media("", data), MediaOptions(max_duration_s=1.0)))
+    assert error.value.type == "too_long"

@@ -1,0 +1,47 @@
+"""What is refused before vLLM loads anything."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gemma4cli import config, models
+from gemma4cli.engine.vllm_settings import engine_settings
+from gemma4cli.errors import ModelError, UsageError
+
+
+def platform(kind: str, major: int = 9) -> SimpleNamespace:
+    return SimpleNamespace(
+        is_cpu=lambda: kind == "cpu",
+        is_cuda=lambda: kind == "cuda",
+        get_device_capability=lambda: SimpleNamespace(major=major, minor=0),
+        get_device_name=lambda: "Some GPU",
+    )
+
+
+def settings(where: SimpleNamespace, *engine_args: str, **overrides: object) -> dict:
+    run = config.build("caption", config.Overrides(model="tiny", engine_args=engine_args, **overrides))  # type: ignore[arg-type]
+    return engine_settings(run, models.find("tiny"), where)
+
+
+def test_a_gpu_without_bfloat16_is_refused_with_the_reason() -> None:
+    with pytest.raises(ModelError, match="Some GPU computes no bfloat16") as refusal:
+        settings(platform("cuda", major=7))
+    assert "8.0" in refusal.value.hint
+
+
+def test_a_machine_without_anything_to_run_on_is_told_what_to_do() -> None:
+    with pytest.raises(ModelError, match="no accelerator") as refusal:
+        settings(platform("none"))
+    assert "gemma4 doctor" in refusal.value.hint
+
+
+def test_the_engine_is_started_with_the_budget_that_the_run_asks_for() -> None:
+    assert settings(platform("cuda"), max_soft_tokens=1120)["mm_processor_kwargs"] == {"max_soft_tokens": 1120}
+
+
+def test_the_users_arguments_win_and_too_small_a_batch_is_refused() -> None:
+    assert settings(platform("cpu"), "max_num_seqs=3")["max_num_seqs"] == 3
+    with pytest.raises(UsageError, match="max_num_batched_tokens=1024 is too small"):
+        settings(platform("cpu"), "max_num_batched_tokens=1024")
