@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gemma4cli.errors import DecodeError
 from gemma4cli.gemma import VIDEO_BUDGET, image_size
+from gemma4cli.media.container import refuse_endless
 from gemma4cli.media.decoded import Video
 from gemma4cli.media.options import MediaOptions
 from gemma4cli.media.timeline import Timeline, frames_between, packets, read_part, read_timeline
