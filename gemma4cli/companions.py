@@ -108,13 +108,15 @@ class Companions:
             return False
         try:
             return self._form.done(self._claimed(item))
-        except RowError:  # told when the row is written
+        except (RowError, OSError):  # told when the row is written
             return False
 
     def lacking(self, item: Item) -> bool:
         """Whether a row of an earlier run is to have its files written now."""
         try:
             return not self._form.stays(self._claimed(item))
+        except OSError:  # a folder that may not be read: writing tells
+            return True
         except RowError as error:
             self._note(item, error)
             return False
