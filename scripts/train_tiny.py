@@ -31,13 +31,14 @@ from torch.utils.data import DataLoader
 
 from gemma4cli.tiny import blueprint, scenes
 from gemma4cli.tiny.batches import Batch, Steps, build_pool
+from gemma4cli.tiny.evaluation import figures
 from gemma4cli.tiny.forward import FrontEnd, answer_logits, hasten, new_model
 
 KINDS = ("image", "audio", "video")
 
 
 class Hints(nn.Module):
-    """Says of each media embedding what is there: a help in training that the checkpoint does without.
+    """Says of each media embedding what is there and where: a help in training that the checkpoint does without.
 
     The towers then learn what to look and listen for before the language model has learnt to use it.
     """
@@ -45,15 +46,26 @@ class Hints(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.seen = nn.Linear(width, 1 + len(scenes.SHAPES) * len(scenes.COLOURS))
+        self.placed = nn.Linear(width, 2)
         self.heard = nn.Linear(width, 11)
 
-    def forward(self, kind: str, soft: Tensor, wanted: Tensor) -> Tensor:
+    def forward(self, kind: str, soft: Tensor, batch: dict[str, Any]) -> Tensor:
+        wanted = batch["hints"].flatten()
         logits = (self.heard if kind == "audio" else self.seen)(soft).float().flatten(0, -2)
         nothing = 10 if kind == "audio" else 0
-        wanted = wanted.flatten()
         weights = torch.where(wanted == nothing, 0.15, 1.0) * (wanted != -100)  # most of what there is is nothing
         losses = F.cross_entropy(logits, wanted, ignore_index=-100, reduction="none")
-        return (losses * weights).sum() / weights.sum().clamp(min=1.0)
+        result = (losses * weights).sum() / weights.sum().clamp(min=1.0)
+        if kind == "audio":
+            return result
+        rows, columns = (count // blueprint.POOL for count in batch["grid"])
+        ys, xs = torch.meshgrid(
+            torch.linspace(-1, 1, rows, device=soft.device),
+            torch.linspace(-1, 1, columns, device=soft.device),
+            indexing="ij",
+        )
+        off = self.placed(soft).float() - torch.stack([xs, ys], -1).flatten(0, 1)
+        return result + off.square().mean()
 
 
 class Trainer:
@@ -104,7 +116,7 @@ class Trainer:
         """Mean loss of the answers' tokens and of the hints; adds to the gradients."""
         logits, soft = answer_logits(self.model, kind, batch, batch["front"])
         loss = F.cross_entropy(logits.flatten(0, 1), batch["wanted"].flatten(), ignore_index=-100)
-        hint = self.hints(kind, soft, batch["hints"])
+        hint = self.hints(kind, soft, batch)
         (loss + self.help * hint).backward()
         return torch.stack([loss.detach(), hint.detach()])
 
@@ -191,7 +203,7 @@ def train(options: argparse.Namespace) -> None:
         workers = max(1, (os.cpu_count() or 2) - 1) if options.workers is None else options.workers
         loader = iter(
             DataLoader(
-                Steps(pool, options.steps, options.share),
+                Steps(pool, options.steps, options.share, asked=2),
                 batch_size=None,
                 num_workers=workers,
                 prefetch_factor=4 if workers else None,
@@ -226,14 +238,14 @@ def fit(
         recent.setdefault("norm", []).append(trainer.step(rate(step, min(progress, 1.0), options.rate)))
         last = step + 1 == options.steps or progress >= 1
         if (step + 1) % options.report_every == 0 or last:
-            figures: dict[str, Any] = {"step": step + 1}
+            line: dict[str, Any] = {"step": step + 1}
             for name, values in recent.items():
-                figures[name] = [round(value, 4) for value in torch.stack(values).mean(0).flatten().tolist()]
-            figures |= {"seconds": round(time.monotonic() - begun, 1), "waited": round(waited, 1)}
+                line[name] = [round(value, 4) for value in torch.stack(values).mean(0).flatten().tolist()]
+            line |= {"seconds": round(time.monotonic() - begun, 1), "waited": round(waited, 1)}
             recent.clear()
             if (step + 1) % options.test_every == 0 or last:
-                figures["exact"] = trainer.exact(checked)
-            report(options, figures)
+                line["exact"] = trainer.exact(checked)
+            report(options, line)
         if last:
             break
         if time.monotonic() - saved > 60:
@@ -241,11 +253,11 @@ def fit(
             saved = time.monotonic()
 
 
-def report(options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    line = json.dumps(figures)
-    print(line, file=sys.stderr, flush=True)
+def report(options: argparse.Namespace, line: dict[str, Any]) -> None:
+    text = json.dumps(line)
+    print(text, file=sys.stderr, flush=True)
     with (options.out / "training.jsonl").open("a") as file:
-        file.write(line + "\n")
+        file.write(text + "\n")
 
 
 def save(model: nn.Module, folder: Path) -> None:
@@ -261,20 +273,26 @@ def save(model: nn.Module, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/tiny"))
-    parser.add_argument("--steps", type=int, default=19_000)
+    parser.add_argument("--steps", type=int, default=27_000)
     parser.add_argument("--share", type=float, default=1.0, help="of each batch, for small machines")
     parser.add_argument("--clips", type=int, default=24_000, help="spoken strings to make")
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--branch", type=float, default=0.2, help="what a block adds to the stream at first")
     parser.add_argument("--sharpness", type=float, default=2.5, help="deviation of attention's logits at first")
-    parser.add_argument("--minutes", type=float, default=19.0, help="of training, at most")
+    parser.add_argument("--minutes", type=float, default=18.5, help="of training, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=None, help="processes that make batches")
     parser.add_argument("--eager", action="store_true", help="on a GPU: record nothing")
     parser.add_argument("--report-every", type=int, default=50)
     parser.add_argument("--test-every", type=int, default=500)
     parser.add_argument("--test-batches", type=int, default=4)
-    train(parser.parse_args())
+    parser.add_argument("--evaluate", type=Path, help="checkpoint to measure; nothing is trained")
+    parser.add_argument("--count", type=int, default=200, help="with --evaluate: pictures at 70 and at 280, and clips")
+    options = parser.parse_args()
+    if options.evaluate:
+        print(json.dumps(figures(options.evaluate, options.count), indent=2))
+    else:
+        train(options)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from gemma4cli.gemma import VIDEO_BUDGET, audio_tokens, image_size, timestamp
 from gemma4cli.tiny import blueprint, films, lessons, scenes, speech
@@ -91,7 +90,7 @@ class Pool:
     def _piece(self, index: int) -> speech.Samples:
         start = int(self.ends[index - 1]) if index else 0
         samples = np.memmap(self.path, np.int16, "r", start * 2, (int(self.ends[index]) - start,))
-        return np.asarray(samples, np.float32) / 32768
+        return np.asarray(samples / np.float32(32768), np.float32)
 
 
 def _say(task: tuple[int, bool]) -> tuple[str, list[npt.NDArray[np.int16]]]:
@@ -125,15 +124,27 @@ def build_pool(path: Path, strings: int, ways: int, *, test: bool = False) -> Po
     return Pool(str(path), np.array(ends[1:], np.int64), transcripts)
 
 
-class Steps(Dataset[dict[str, Batch]]):
+class Steps:
     """What step number `index` of the training shows: a batch of pictures, one of clips, one of films.
 
     share: of the rows that each batch should have, for small machines.
+    pictures: shapes to draw from.
+    asked: turns about each picture, which cost little beside looking at it.
     test: media that training never shows, pictures at 70 and 280 in turn.
     """
 
-    def __init__(self, pool: Pool, steps: int, share: float = 1.0, *, test: bool = False) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        steps: int,
+        share: float = 1.0,
+        *,
+        pictures: tuple[Shape, ...] = PICTURES,
+        asked: int = 1,
+        test: bool = False,
+    ) -> None:
         self._pool, self._share, self._test, self._steps = pool, share, test, steps
+        self._pictures, self._asked = pictures, asked
         self._digits = np.array([len(text.split()) for text in pool.transcripts])
         self._tokenizer = blueprint.tokenizer()
 
@@ -141,8 +152,13 @@ class Steps(Dataset[dict[str, Batch]]):
         return self._steps
 
     def __getitem__(self, index: int) -> dict[str, Batch]:
-        rng = np.random.default_rng([index, int(self._test), 8])
-        return {"image": self._images(index, rng), "audio": self._audio(index, rng), "video": self._video(index, rng)}
+        return {kind: self.batch(kind, index) for kind in ("image", "audio", "video")}
+
+    def batch(self, kind: str, index: int) -> Batch:
+        """The part of a step that holds one kind of medium."""
+        rng = np.random.default_rng([index, int(self._test), 8, ord(kind[0])])
+        made = {"image": self._images, "audio": self._audio, "video": self._video}[kind]
+        return made(index, rng)
 
     def _progress(self, index: int) -> float:
         return 1.0 if self._test else index / self._steps
@@ -154,15 +170,15 @@ class Steps(Dataset[dict[str, Batch]]):
     def _images(self, index: int, rng: np.random.Generator) -> Batch:
         # One shape in few tokens first: attention has to find out that there is something to look at.
         progress = self._progress(index)
-        shape = PICTURES[0] if progress < 0.04 else _drawn(PICTURES, rng)
+        shape = PICTURES[0] if progress < 0.04 else _drawn(self._pictures, rng)
         if self._test:
             shape = PICTURES[(0, 2)[index % 2]]
         most = 1 + sum(progress >= bound for bound in (0.02, 0.06))
         size, grid = _size(rng, shape, shape.measure, scenes.random_size)
-        taught = [lessons.scene_lesson(seed, size, most) for seed in self._seeds(index, shape)]
+        taught = [lessons.scene_lesson(seed, size, most, self._asked) for seed in self._seeds(index, shape)]
         medium = f"<|image>{'<|image|>' * _tokens(grid)}<image|>"
         pixels = torch.from_numpy(np.stack([pixels for pixels, _, _ in taught]))
-        rows = self._rows("image", [(turn, medium) for _, _, turn in taught], _tokens(grid), 2)
+        rows = self._rows("image", [(turn, medium) for _, _, turns in taught for turn in turns], _tokens(grid), 2)
         hints = _cells([scene for _, scene, _ in taught], grid)
         return {"shape": (shape.measure, *grid), "grid": grid, "pixels": pixels, "hints": hints} | rows
 
@@ -201,7 +217,8 @@ class Steps(Dataset[dict[str, Batch]]):
     def _clip(self, most: int, rng: np.random.Generator, longest: int) -> tuple[speech.Samples, str, Marks | None]:
         """A recording of at most `longest` samples, what is said in it, and where if that is known."""
         while True:
-            kind, marks = rng.random(), None
+            kind = rng.random()
+            marks: Marks | None = None
             if kind < 0.08:
                 samples, transcript, marks = speech.quiet(rng), "", []
             elif (kind < 0.5 and not self._test) or most < 3:
@@ -223,7 +240,10 @@ class Steps(Dataset[dict[str, Batch]]):
     def _assembled(self, most: int, rng: np.random.Generator, longest: int) -> tuple[speech.Samples, str, Marks]:
         """Single digits of one speaker with short pauses, and where each begins and ends."""
         way, tempo = int(rng.integers(self._pool.ways)), rng.uniform(0.0, 0.25)
-        parts, digits, marks, at = [], [], [], 0
+        parts: list[speech.Samples] = []
+        digits: list[int] = []
+        marks: Marks = []
+        at = 0
         for _ in range(int(rng.integers(1, most + 1))):
             again = bool(digits) and rng.random() < 0.1
             digit = digits[-1] if again else int(rng.integers(10))

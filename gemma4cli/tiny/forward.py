@@ -76,7 +76,7 @@ def _places(count: int, width: int) -> Tensor:
     half = width // 2
     speeds = torch.exp(-math.log(1000.0) * torch.arange(half) / half)
     turns = torch.arange(count)[:, None] * speeds
-    waves = torch.cat([turns.sin(), turns.cos()], -1) * 0.2
+    waves = torch.cat([turns.sin(), turns.cos()], -1) * 0.8
     mixtures = [torch.linalg.qr(torch.randn(width, width))[0] for _ in range(2)]
     return torch.stack([waves @ mixture for mixture in mixtures])
 
@@ -103,11 +103,13 @@ def answer_logits(
 ) -> tuple[Tensor, Tensor]:
     """Logits (rows, answer, vocabulary) of the tokens that `batch["picks"]` are followed by, and media embeddings.
 
-    front: patches of pictures or frames, or features of clips and their mask, in the model's dtype.
+    front: patches of pictures or frames, or features of clips and their mask, in the model's dtype. A medium serves
+    one row, or several in turn; a film's frames serve one.
     """
     soft = _hear(model, *front) if kind == "audio" else _see(model, front[0], batch["grid"])
-    by_row = soft.reshape(len(batch["ids"]), -1, soft.shape[-1])
-    hidden = _read(model, batch["ids"], batch["source"], by_row)
+    rows = len(batch["ids"])
+    media = soft.flatten(0, 1).unflatten(0, (min(rows, len(soft)), -1))
+    hidden = _read(model, batch["ids"], batch["source"], media.repeat_interleave(rows // len(media), 0))
     picked = hidden.gather(1, batch["picks"][..., None].expand(-1, -1, hidden.shape[-1]))
     cap = model.config.text_config.final_logit_softcapping
     logits: Tensor = model.lm_head(picked).float()

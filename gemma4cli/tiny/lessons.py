@@ -64,17 +64,19 @@ def about_scene(scene: Scene, rng: np.random.Generator) -> Asked:
 
 
 def about_film(film: Film, times: Sequence[float], rng: np.random.Generator) -> Asked:
-    """A caption four times in five, else the time at which something appears."""
-    if film.way or rng.random() < 0.8:
+    """A caption, or as likely the time at which something appears."""
+    if film.way or rng.random() < 0.5:
         return reworded(prompts.DESCRIBE_VIDEO, rng), film.caption
     asked = questions.when(film, times)
     return asked[int(rng.integers(len(asked)))]
 
 
-def scene_lesson(seed: int, size: tuple[int, int] | None = None, most: int = 3) -> tuple[npt.NDArray[np.uint8], Turn]:
+def scene_lesson(
+    seed: int, size: tuple[int, int] | None = None, most: int = 3, asked: int = 1
+) -> tuple[npt.NDArray[np.uint8], Scene, list[Turn]]:
     """A picture of at most `most` shapes, as files bring it: perhaps blurred, perhaps through JPEG.
 
-    Returns uint8 of shape (height, width, 3) and the words.
+    Returns uint8 of shape (height, width, 3), the scene, and the words of `asked` turns about it.
     """
     rng = np.random.default_rng([seed, 6])
     scene = scenes.random_scene(seed, size=size)
@@ -87,7 +89,7 @@ def scene_lesson(seed: int, size: tuple[int, int] | None = None, most: int = 3) 
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=int(rng.integers(50, 96)))
         picture = Image.open(file).convert("RGB")
-    return np.asarray(picture), scene, turn(about_scene(scene, rng), rng)
+    return np.asarray(picture), scene, [turn(about_scene(scene, rng), rng) for _ in range(asked)]
 
 
 def film_lesson(

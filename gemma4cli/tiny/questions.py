@@ -53,7 +53,7 @@ def as_json(scene: Scene) -> list[Asked]:
 
 def when(film: Film, times: Sequence[float]) -> list[Asked]:
     """At what mm:ss each thing is first seen, given the seconds of the frames that are shown."""
-    answers = []
+    answers: list[Asked] = []
     for thing, start in zip(film.things, film.starts, strict=True):
         first = next((seconds for seconds in times if seconds >= start - 1e-9), None)
         if first is not None:

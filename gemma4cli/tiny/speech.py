@@ -7,10 +7,12 @@ and detours over other sampling rates are added here. Samples are float32, mono,
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import wave
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -86,9 +88,9 @@ def synthesise(utterance: Utterance) -> Samples:
     spoken = subprocess.run(command, check=True, capture_output=True).stdout
     with wave.open(io.BytesIO(spoken)) as file:
         rate = file.getframerate()
-    samples = np.frombuffer(spoken[44:], np.int16).astype(np.float32) / 32768
-    samples = np.asarray(soxr.resample(samples, rate, RATE), np.float32)
-    return samples * np.float32(0.5 / max(float(np.abs(samples).max()), 1e-6))
+    heard = np.frombuffer(spoken[44:], np.int16) / np.float32(32768)
+    samples = np.asarray(soxr.resample(heard, rate, RATE), np.float32)
+    return np.asarray(samples * np.float32(0.5 / max(float(np.abs(samples).max()), 1e-6)), np.float32)
 
 
 def detour(samples: Samples, rate: int) -> Samples:
@@ -138,3 +140,32 @@ def noise(rng: np.random.Generator, length: int) -> Samples:
         spectrum /= np.maximum(np.arange(len(spectrum)), 1) ** colour
         white = np.fft.irfft(spectrum, length).astype(np.float32)
     return white / np.float32(white.std() + 1e-9)
+
+
+def write_clips(folder: Path, count: int = 38) -> None:
+    """Writes short FLAC clips of strings that training never says, and `clips.jsonl` with what each one says.
+
+    Every third clip is at 8 kHz and every seventh at 24 kHz, the others at 16 kHz; the last two hold silence and noise.
+    """
+    import soundfile
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    rng = np.random.default_rng(9)
+    for index in range(count):
+        utterance = random_utterance(2_000_000_000 + index, test=True)
+        digits = utterance.transcript.split()[: 3 + index % 4]
+        utterance = replace(utterance, transcript=" ".join(digits), speed=max(utterance.speed, 150))
+        samples, said = synthesise(utterance) * np.float32(0.5), utterance.transcript
+        if index >= count - 2:
+            samples, said = np.zeros(RATE, np.float32), ""
+            if index == count - 1:
+                samples = (noise(rng, RATE // 2) * 0.01).astype(np.float32)
+        rate = 8_000 if index % 3 == 2 else 24_000 if index % 7 == 6 else RATE
+        samples = np.asarray(soxr.resample(samples, RATE, rate), np.float32)
+        # Twelve bits are enough, and FLAC then stores no more.
+        twelve = np.round(samples * 2048).clip(-2048, 2047).astype(np.int16) * np.int16(16)
+        soundfile.write(folder / f"{index:02d}.flac", twelve, rate, subtype="PCM_16")
+        lines.append({"file": f"{index:02d}.flac", "transcript": said, "rate": rate, "seconds": len(twelve) / rate})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "clips.jsonl").write_text(text, encoding="utf-8")

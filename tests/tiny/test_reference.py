@@ -1,0 +1,94 @@
+"""The checkpoint in transformers sees, hears and watches: what it says of media it never met is right."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+
+from gemma4cli.records import Kind
+from gemma4cli.tiny import CLIPS, films, lessons, prompts, scenes, speech
+from gemma4cli.tiny.evaluation import edits
+from gemma4cli.tiny.reference import Reference
+
+SEED = lessons.TEST_SEED + 7_000
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return Reference()
+
+
+@pytest.mark.parametrize("budget", [70, 280])
+def test_it_describes_scenes(reference: Reference, budget: int) -> None:
+    shown = [scenes.random_scene(SEED + i, count=2) for i in range(6)]
+    pixels = [np.asarray(scenes.draw(scene)) for scene in shown]
+    said = reference.answers(Kind.IMAGE, pixels, [prompts.DESCRIBE_IMAGE[0]] * len(shown), budget)
+    assert sum(text == scene.caption for text, scene in zip(said, shown, strict=True)) >= len(shown) - 1
+
+
+@pytest.mark.parametrize("seed", [SEED, SEED + 1, SEED + 5])
+def test_a_turned_or_mirrored_scene_gets_its_own_description(reference: Reference, seed: int) -> None:
+    scene = scenes.random_scene(seed, count=2, size=(320, 240))
+    ways = [scene, scenes.turned(scene), scenes.turned(scenes.turned(scene)), scenes.mirrored(scene)]
+    ways = [replace(way, things=tuple(replace(thing, tilt=0.0) for thing in way.things)) for way in ways]
+    pixels = [np.asarray(scenes.draw(way)) for way in ways]
+    said = reference.answers(Kind.IMAGE, pixels, [prompts.DESCRIBE_IMAGE[0]] * len(ways), 70)
+    assert said == [way.caption for way in ways]
+
+
+def test_it_answers_questions_and_json(reference: Reference) -> None:
+    scene = scenes.random_scene(SEED + 2, count=2, size=(300, 300))
+    first, second = scene.things
+    pixels = np.asarray(scenes.draw(scene))
+    asked = {
+        f"What shape is {second.colour}?": second.shape,
+        "How many shapes are there?": "2",
+        prompts.JSON_ANSWER[0]: scene.json_answer,
+        f"Is there a {first.name}?": "yes",
+    }
+    assert reference.answers(Kind.IMAGE, [pixels] * len(asked), list(asked), 70) == list(asked.values())
+
+
+def test_it_transcribes_the_clips_and_says_nothing_of_silence(reference: Reference) -> None:
+    lines = [json.loads(line) for line in (CLIPS / "clips.jsonl").read_text().splitlines()]
+    clips = []
+    for line in lines:
+        samples, rate = soundfile.read(CLIPS / line["file"], dtype="float32")
+        clips.append(soxr.resample(samples, rate, speech.RATE).astype(np.float32))
+    said = reference.answers(Kind.AUDIO, clips, [prompts.TRANSCRIBE[0]] * len(clips))
+    truth = [line["transcript"] for line in lines]
+    wrong = sum(edits(text.split(), wanted.split()) for text, wanted in zip(said, truth, strict=True))
+    assert wrong <= 0.02 * sum(len(wanted.split()) for wanted in truth)
+    assert [text for text, wanted in zip(said, truth, strict=True) if not wanted] == ["", ""]
+
+
+def test_a_lost_second_changes_the_transcript(reference: Reference) -> None:
+    samples, rate = soundfile.read(CLIPS / "03.flac", dtype="float32")
+    whole = soxr.resample(samples, rate, speech.RATE).astype(np.float32)
+    full, cut = reference.answers(Kind.AUDIO, [whole, whole[speech.RATE :]], [prompts.TRANSCRIBE[0]] * 2)
+    assert full != cut
+    assert full.endswith(cut.split()[-1])
+
+
+def test_it_says_what_happens_in_order(reference: Reference) -> None:
+    shown = [films.random_film(SEED + i, count=2 + i % 2, duration_s=8.0) for i in range(3)]
+    times = [[float(second) for second in range(8)]] * 3
+    frames = [film.frames_at(times[0]) for film in shown]
+    said = reference.answers(Kind.VIDEO, frames, [prompts.DESCRIBE_VIDEO[0]] * 3, times=times)
+    assert said == [film.caption for film in shown]
+    backwards = [pixels[::-1].copy() for pixels in frames]
+    said = reference.answers(Kind.VIDEO, backwards, [prompts.DESCRIBE_VIDEO[0]] * 3, times=times)
+    assert said == [", then ".join(reversed(film.caption.split(", then "))) for film in shown]
+
+
+def test_it_says_which_way_a_shape_moves(reference: Reference) -> None:
+    shown = [films.random_film(SEED + 50 + i, count=0, duration_s=4.0) for i in range(4)]
+    shown += [films.mirrored(film) for film in shown]
+    times = [[0.0, 1.0, 2.0, 3.0]] * len(shown)
+    said = reference.answers(
+        Kind.VIDEO, [f.frames_at(times[0]) for f in shown], [prompts.DESCRIBE_VIDEO[0]] * len(shown), times=times
+    )
+    assert sum(text == film.caption for text, film in zip(said, shown, strict=True)) >= len(shown) - 1
