@@ -22,7 +22,7 @@ def by_id(path: Path) -> dict[str, dict]:
 def test_caption_describes_pictures_and_films_and_goes_on_past_what_is_broken(gemma4, tmp_path: Path) -> None:
     folder = tmp_path / "media"
     folder.mkdir()
-    scene, film = scenes.random_scene(3, count=2), films.random_film(5)
+    scene, film = scenes.random_scene(11, count=2), films.random_film(7)
     scenes.draw(scene).save(folder / "scene.png")
     demo.write_video(folder / "film.mp4", film)
     (folder / "cut.png").write_bytes((folder / "scene.png").read_bytes()[:300])
@@ -53,7 +53,7 @@ def test_transcribe_writes_down_digits_to_standard_output_and_nothing_else_there
 
 
 def test_annotate_answers_each_row_of_a_mixed_manifest_and_fails_what_does_not_fit(gemma4, tmp_path: Path) -> None:
-    scene = scenes.random_scene(3, count=2)
+    scene = scenes.random_scene(42, count=2)
     scenes.draw(scene).save(tmp_path / "scene.png")
     clip = demo.clips()[0]
     first = scene.things[0]

@@ -23,13 +23,13 @@ def reference() -> Reference:
 
 @pytest.mark.parametrize("budget", [70, 280])
 def test_it_describes_scenes(reference: Reference, budget: int) -> None:
-    shown = [scenes.random_scene(SEED + i, count=2) for i in range(6)]
+    shown = [scenes.random_scene(SEED + i, count=2) for i in range(4)]
     pixels = [np.asarray(scenes.draw(scene)) for scene in shown]
     said = reference.answers(Kind.IMAGE, pixels, [prompts.DESCRIBE_IMAGE[0]] * len(shown), budget)
     assert sum(text == scene.caption for text, scene in zip(said, shown, strict=True)) >= len(shown) - 1
 
 
-@pytest.mark.parametrize("seed", [SEED, SEED + 1, SEED + 5])
+@pytest.mark.parametrize("seed", [SEED, SEED + 1])
 def test_a_turned_or_mirrored_scene_gets_its_own_description(reference: Reference, seed: int) -> None:
     scene = scenes.random_scene(seed, count=2, size=(320, 240))
     ways = [scene, scenes.turned(scene), scenes.turned(scenes.turned(scene)), scenes.mirrored(scene)]
@@ -54,6 +54,7 @@ def test_it_answers_questions_and_json(reference: Reference) -> None:
 
 def test_it_transcribes_the_clips_and_says_nothing_of_silence(reference: Reference) -> None:
     lines = [json.loads(line) for line in (CLIPS / "clips.jsonl").read_text().splitlines()]
+    lines = lines[:10] + lines[-2:]
     clips = []
     for line in lines:
         samples, rate = soundfile.read(CLIPS / line["file"], dtype="float32")
@@ -74,18 +75,18 @@ def test_a_lost_second_changes_the_transcript(reference: Reference) -> None:
 
 
 def test_it_says_what_happens_in_order(reference: Reference) -> None:
-    shown = [films.random_film(SEED + i, count=2 + i % 2, duration_s=8.0) for i in range(3)]
-    times = [[float(second) for second in range(8)]] * 3
+    shown = [films.random_film(SEED + i, count=2 + i % 2, duration_s=6.0) for i in range(2)]
+    times = [[float(second) for second in range(6)]] * 2
     frames = [film.frames_at(times[0]) for film in shown]
-    said = reference.answers(Kind.VIDEO, frames, [prompts.DESCRIBE_VIDEO[0]] * 3, times=times)
+    said = reference.answers(Kind.VIDEO, frames, [prompts.DESCRIBE_VIDEO[0]] * 2, times=times)
     assert said == [film.caption for film in shown]
     backwards = [pixels[::-1].copy() for pixels in frames]
-    said = reference.answers(Kind.VIDEO, backwards, [prompts.DESCRIBE_VIDEO[0]] * 3, times=times)
+    said = reference.answers(Kind.VIDEO, backwards, [prompts.DESCRIBE_VIDEO[0]] * 2, times=times)
     assert said == [", then ".join(reversed(film.caption.split(", then "))) for film in shown]
 
 
 def test_it_says_which_way_a_shape_moves(reference: Reference) -> None:
-    shown = [films.random_film(SEED + 50 + i, count=0, duration_s=4.0) for i in range(4)]
+    shown = [films.random_film(SEED + 50 + i, count=0, duration_s=4.0) for i in range(2)]
     shown += [films.mirrored(film) for film in shown]
     times = [[0.0, 1.0, 2.0, 3.0]] * len(shown)
     said = reference.answers(
