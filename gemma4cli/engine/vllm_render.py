@@ -41,7 +41,10 @@ class VllmRenderer:
             if "may be provided in one prompt" in str(error):
                 message = f"the row has more media than the engine takes (limit_mm_per_prompt): {first_lines(error)}"
                 raise RenderError("too_many_media", message) from error
-            raise RenderError("rejected", f"the model cannot take this row: {first_lines(error)}") from error
+            raise RenderError(
+                "prompt_too_long" if "context length" in str(error) else "rejected",
+                f"the model cannot take this row: {first_lines(error)}",
+            ) from error
         length = len(payload["prompt_token_ids"])
         if length + request.max_tokens > self._context:
             raise RenderError(
