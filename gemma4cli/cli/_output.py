@@ -147,11 +147,12 @@ def display(stats: Stats, what: str, quiet: bool) -> Iterator[None]:
                 yield
     else:
         console().print(f"{what}: loading the model", markup=False, highlight=False)
-        with _every(LINE_EVERY_S, lambda: _print_line(f"{_phase(stats, what)}: {_state(stats)}")):
+        with _every(LINE_EVERY_S, lambda: print_line(f"{_phase(stats, what)}: {_state(stats)}")):
             yield
 
 
-def _print_line(line: str) -> None:
+def print_line(line: str) -> None:
+    """A line for people, as it is: nothing in it is markup."""
     console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -194,17 +195,17 @@ def print_summary(summary: dict[str, Any], output: str) -> None:
     failed = f", {rows['failed']:,} failed" if rows["failed"] else ""
     failed += f", {rows['skipped']:,} skipped: their files are there" if rows["skipped"] else ""
     where = "standard output" if output == "-" else output
-    _print_line(f"{rows['ok']:,} of {rows['total']:,} rows ok{failed} -> {where}")
+    print_line(f"{rows['ok']:,} of {rows['total']:,} rows ok{failed} -> {where}")
     for failure in summary["failures"]:
-        _print_line(f"  {failure['rows']:>6,} failed: {failure['stage']} {failure['type']}")
+        print_line(f"  {failure['rows']:>6,} failed: {failure['stage']} {failure['type']}")
     cut = summary["finish_reasons"].get("length", 0)
     if cut:
-        _print_line(f"  {cut:>6,} answers were cut off at --max-tokens")
+        print_line(f"  {cut:>6,} answers were cut off at --max-tokens")
     circles = summary["finish_reasons"].get("repetition", 0)
     if circles:
-        _print_line(f"  {circles:>6,} answers went round in circles (finish_reason repetition)")
+        print_line(f"  {circles:>6,} answers went round in circles (finish_reason repetition)")
     tokens = summary["tokens"]
-    _print_line(
+    print_line(
         f"  {rates['rows_per_s']:.1f} rows/s, {rates['output_tokens_per_s']:.0f} output tokens/s; "
         f"{tokens.get('prompt', 0):,} tokens in, {tokens.get('output', 0):,} out; "
         f"{seconds['rows']:.1f} s after {seconds['engine_start']:.1f} s of start-up"

@@ -83,14 +83,14 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
     )
     with sink:
         pending = sink.pending(inputs)
-        companions = None if form is None else Companions(form, lambda line: _print_line(f"note: {line}"))
+        companions = None if form is None else Companions(form, lambda line: _output.print_line(f"note: {line}"))
         for notice in sink.notices:
-            _print_line(f"note: {notice}")
+            _output.print_line(f"note: {notice}")
         if companions is not None:
             companions.catch_up(sink.kept(inputs, companions.lacking))
         if pending.idle:
             if not options.quiet:
-                _print_line(_nothing_left(pending, output))
+                _output.print_line(_nothing_left(pending, output))
             if in_openai:
                 openai_batch.write(Path(output), config.model)
             return _exit_code(pending.kept_failed, companions, options)
@@ -111,7 +111,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
     if not options.quiet:
         _output.print_summary(summary, output)
         if pending.skipped:
-            _print_line(f"  {pending.skipped:>6,} rows of earlier runs are kept")
+            _output.print_line(f"  {pending.skipped:>6,} rows of earlier runs are kept")
     return _exit_code(summary["rows"]["failed"] + pending.kept_failed, companions, options)
 
 
@@ -121,9 +121,9 @@ def _exit_code(failed: int, companions: Companions | None, options: RunOptions) 
         return _errors.FAILED_ROWS if failed else _errors.DONE
     problems = companions.problems
     if not options.quiet:
-        _print_line(f"  {companions.written:>6,} files written")
+        _output.print_line(f"  {companions.written:>6,} files written")
         for reason, rows in problems.most_common():
-            _print_line(f"  {rows:>6,} rows have no file: {reason}")
+            _output.print_line(f"  {rows:>6,} rows have no file: {reason}")
     return _errors.FAILED_ROWS if failed or problems else _errors.DONE
 
 
@@ -183,10 +183,6 @@ def _refuse_columns_of_files(options: RunOptions, inputs: Inputs) -> None:
     )
 
 
-def _print_line(line: str) -> None:
-    _output.console().print(line, markup=False, highlight=False, soft_wrap=True)
-
-
 def _nothing_left(pending: Any, output: str) -> str:
     failed = f", {pending.kept_failed:,} of them failed; --retry-failed does those again" if pending.kept_failed else ""
     rows = "1 row is" if pending.skipped == 1 else f"{pending.skipped:,} rows are"
@@ -211,7 +207,9 @@ def _job(
         # Nothing can finish before the model is loaded, so then there is nothing to wait for.
         events.put(asked if stats.generating else stop.Stop(0.0))
         if stats.generating and not options.quiet:
-            _print_line(f"stopping: up to {limits.grace_s:g} s for the rows in the engine; once more stops at once")
+            _output.print_line(
+                f"stopping: up to {limits.grace_s:g} s for the rows in the engine; once more stops at once"
+            )
 
     def kill() -> None:
         _output.console().show_cursor()
@@ -221,7 +219,7 @@ def _job(
         bare = open_engine(config, model, options.verbose)
         if options.verbose:
             for name, value in sorted(bare.describe().get("settings", {}).items()):
-                _output.console().print(f"  {name} = {value}", markup=False, highlight=False)
+                _output.print_line(f"  {name} = {value}")
         engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, stats.engine_ready)
         pool = RenderPool(RenderJob(config, model, bare.renderer), limits.row_timeout_s, events.put, pending.total)
         try:
