@@ -61,11 +61,13 @@ def run(
         Interrupted: a stop was asked for; rows finished until then are kept.
     """
     sink.root = config.media.root
-    for row in chain(_rows(config, pending, pool, engine, events, companions), sink.duplicates()):
-        item = sink.item(row.row_index)
-        sink.write(row)
-        if companions is not None:
-            companions.write(item, row)
+    stats.busy.readers = pool.workers
+    for row in chain(_rows(config, pending, pool, engine, events, companions, stats), sink.duplicates()):
+        with stats.busy.writing():
+            item = sink.item(row.row_index)
+            sink.write(row)
+            if companions is not None:
+                companions.write(item, row)
         stats.count(row)
         stats.check_failures()
     summary = stats.summary(config.as_dict(), engine.describe())
@@ -83,10 +85,11 @@ def _rows(
     engine: Engine,
     events: queue.SimpleQueue[Event],
     companions: Companions | None,
+    stats: Stats,
 ) -> Iterator[Row]:
     """Output rows as they finish, while as many are in flight as the engine can use."""
     source, flights, pieces = iter(inputs), dict[int, _Flight](), deque[_Flight]()
-    nbytes = rendering = 0
+    nbytes = rendering = 0  # of the flights
     free_key = -1  # pieces of a row have keys below 0, the rows themselves their row_index
     stop: Stop | None = None
     more, started = True, False
@@ -116,6 +119,9 @@ def _rows(
             pool.submit(flight.item)
         if not flights:
             break
+        if stats.generating:
+            full = len(flights) - rendering >= engine.sequences or nbytes >= BYTES_IN_FLIGHT
+            stats.busy.look(full=full, fed=more or rendering > 0)
         try:
             event = events.get(timeout=TEND_S if stop is None else min(TEND_S, stop.seconds_left()))
         except queue.Empty:

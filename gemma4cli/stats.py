@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from gemma4cli import __version__
+from gemma4cli.busy import Busy
 from gemma4cli.errors import JobError
 from gemma4cli.records import Row, Status
 
@@ -35,6 +36,7 @@ class Stats:
         self.reasons: Counter[tuple[str, str]] = Counter()
         self.finish: Counter[str] = Counter()
         self.busy_ms: defaultdict[str, float] = defaultdict(float)
+        self.busy = Busy(clock)
         self._clock = clock
         self._began_at = datetime.now(UTC)
         self._began = clock()
@@ -127,6 +129,7 @@ class Stats:
                 "rows_per_s": round(self.done * rate, 3),
                 "output_tokens_per_s": round(self.tokens["output"] * rate, 3),
             },
+            "busy": self.busy.summary(self.busy_ms["decode"] + self.busy_ms["render"], generating),
             "mean_ms": {name: round(total / self.done, 3) for name, total in self.busy_ms.items() if self.done},
             "started": self._began_at.isoformat(timespec="seconds"),
             "versions": versions(),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gemma4cli.stats import Stats
 
 LINE_EVERY_S = 10.0
+WORTH_SAYING = 0.05  # share of the time that the engine waited for rows, on the live line
 
 _console: Console | None = None
 
@@ -168,7 +169,9 @@ def _state(stats: Stats) -> str:
     failed = f", {stats.failed:,} failed" if stats.failed else ""
     left = stats.seconds_left()
     when = "" if left is None else f", {timedelta(seconds=round(left))} left"
-    return f"{stats.done:,}{total} rows{failed}{when}, {rows:.1f}/s, {tokens:.0f} tok/s"
+    starved = stats.busy.starved
+    idle = f", starved {starved:.0%}" if starved is not None and starved > WORTH_SAYING else ""
+    return f"{stats.done:,}{total} rows{failed}{when}, {rows:.1f}/s, {tokens:.0f} tok/s{idle}"
 
 
 @contextlib.contextmanager
@@ -210,3 +213,9 @@ def print_summary(summary: dict[str, Any], output: str) -> None:
         f"{tokens.get('prompt', 0):,} tokens in, {tokens.get('output', 0):,} out; "
         f"{seconds['rows']:.1f} s after {seconds['engine_start']:.1f} s of start-up"
     )
+    busy = summary["busy"]
+    if busy["engine_starved"] is not None:
+        print_line(
+            f"  engine starved {busy['engine_starved']:.0%} of the time; {busy['readers']} readers "
+            f"{busy['readers_busy']:.0%} busy, writing {busy['writing']:.0%}"
+        )

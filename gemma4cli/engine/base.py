@@ -63,8 +63,13 @@ class Engine(Protocol):
     def renderer(self) -> Renderer: ...
 
     @property
+    def sequences(self) -> int:
+        """Rows that it works on at a time: with fewer, a part of it is idle."""
+        ...
+
+    @property
     def capacity(self) -> int:
-        """Rows worth having in the engine at a time."""
+        """Rows worth having between their admission and their answer: a few more, so that none is waited for."""
         ...
 
     @property

@@ -132,6 +132,10 @@ class FakeEngine:
         return cls(Behaviour(**values))
 
     @property
+    def sequences(self) -> int:
+        return max(1, self._behaviour.capacity * 4 // 5)
+
+    @property
     def capacity(self) -> int:
         return self._behaviour.capacity
 

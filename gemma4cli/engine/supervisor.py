@@ -85,6 +85,10 @@ class Supervisor:
         return self._engine.renderer
 
     @property
+    def sequences(self) -> int:
+        return self._engine.sequences
+
+    @property
     def capacity(self) -> int:
         return self._engine.capacity
 

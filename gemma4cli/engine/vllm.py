@@ -74,10 +74,12 @@ class VllmEngine:
         return cls(vllm_config, settings, current_platform.get_device_name())
 
     @property
+    def sequences(self) -> int:
+        return int(self._config.scheduler_config.max_num_seqs)
+
+    @property
     def capacity(self) -> int:
-        # A few rows more than can run at once, so that none is waited for when one ends.
-        sequences: int = self._config.scheduler_config.max_num_seqs
-        return sequences + max(4, sequences // 4)
+        return self.sequences + max(4, self.sequences // 4)
 
     @property
     def progress(self) -> int:

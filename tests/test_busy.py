@@ -1,0 +1,50 @@
+"""Shares of a run's time, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemma4cli.busy import Busy
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_engine_is_starved_while_it_has_room_and_rows_are_to_come() -> None:
+    clock = Clock()
+    busy = Busy(clock)
+    assert busy.starved is None
+    for seconds, full, fed in [(3.0, False, True), (6.0, True, True), (1.0, False, True), (50.0, False, False)]:
+        busy.look(full=full, fed=fed)
+        clock.now += seconds
+    busy.look(full=False, fed=False)
+    assert busy.starved == pytest.approx(4.0 / 10.0)
+    assert busy.summary(0.0, 60.0)["fed_s"] == pytest.approx(10.0)
+
+
+def test_the_end_of_a_job_is_no_starvation() -> None:
+    clock = Clock()
+    busy = Busy(clock)
+    busy.look(full=True, fed=True)
+    clock.now += 5.0
+    for _ in range(10):
+        busy.look(full=False, fed=False)
+        clock.now += 5.0
+    assert busy.starved == 0.0
+
+
+def test_readers_and_the_writer() -> None:
+    clock = Clock()
+    busy = Busy(clock)
+    busy.readers = 4
+    with busy.writing():
+        clock.now += 0.5
+    shares = busy.summary(reading_ms=20_000.0, seconds=10.0)
+    assert shares["readers_busy"] == pytest.approx(0.5)
+    assert shares["writing"] == pytest.approx(0.05)
+    assert shares["engine_starved"] is None
