@@ -5,6 +5,9 @@
 - Audio works on the CPU build. The audio tower hands a transposed activation to a linear layer. vLLM's oneDNN kernel
   asserts that the last dimension is contiguous, and the assertion ends the engine. Whether a layer meets that kernel
   depends on its size and type; with the published sizes it does. Here the kernel gets a contiguous copy. (vLLM 0.32.0)
+- A row with a seed may have its prompt read in parts on the CPU build. After each part but the last vLLM winds the
+  row's random generator back, in a way that CUDA's generators have and the CPU's has not, and the engine would end
+  there. (vLLM 0.32.0)
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ def register() -> None:
 
     if current_platform.is_cpu():
         _accept_transposed_activations()
+        _wind_generators_back()
 
 
 def _belong_to_the_program() -> None:
@@ -49,3 +53,26 @@ def _accept_transposed_activations() -> None:
 
     onednn_mm.accepts_transposed = True  # type: ignore[attr-defined]
     _custom_ops.onednn_mm = onednn_mm
+
+
+def _wind_generators_back() -> None:
+    import torch
+
+    if hasattr(torch.Generator, "winds_back"):
+        return
+
+    class Generator(torch.Generator):  # type: ignore[misc]
+        """A CPU generator whose only way back is to its beginning.
+
+        That is where a row stands whose prompt is still being read: none of its tokens has been drawn.
+        """
+
+        winds_back = True
+
+        def get_offset(self) -> int:
+            return 0
+
+        def set_offset(self, offset: int) -> None:
+            self.manual_seed(self.initial_seed())
+
+    torch.Generator = Generator
