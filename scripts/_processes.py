@@ -1,0 +1,37 @@
+"""Memory of a family of processes, from /proc."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def below(root: int) -> dict[int, str]:
+    """The processes that descend from one, by id, with their names."""
+    parents: dict[int, tuple[int, str]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                head, _, rest = (entry / "stat").read_text().rpartition(")")
+                parents[int(entry.name)] = (int(rest.split()[1]), head.partition("(")[2])
+    found: dict[int, str] = {}
+    todo = [root]
+    while todo:
+        above = todo.pop()
+        for pid, (parent, name) in parents.items():
+            if parent == above and pid not in found:
+                found[pid] = name
+                todo.append(pid)
+    return found
+
+
+def pss(processes: Iterable[int]) -> int:
+    """Bytes of memory, pages that several share counted in shares. A process that has ended counts nothing."""
+    total = 0
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1]) * 1024
+    return total
