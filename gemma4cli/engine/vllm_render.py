@@ -1,9 +1,11 @@
-"""From a request to vLLM's engine input, by vLLM's own renderer. Works in any process, without an engine."""
+"""From a request to vLLM's engine input. Works in any process, without an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image as PILImage
@@ -13,20 +15,33 @@ from gemma4cli.engine.base import EngineInput, Request
 from gemma4cli.errors import RenderError
 from gemma4cli.records import Tokens
 
+if TYPE_CHECKING:
+    from gemma4cli.media.decoded import Image, Video
+
 
 class VllmRenderer:
     """Renders requests. Pickled, it is its configuration alone, and is built anew where it arrives."""
 
-    preload = ("vllm.renderers", "vllm.model_executor.models.gemma4_mm", "gemma4cli.engine.vllm_render")
+    preload = (
+        "vllm.renderers",
+        "vllm.model_executor.models.gemma4_mm",
+        "gemma4cli.engine.direct_input",
+        "gemma4cli.engine.vllm_render",
+    )
 
-    def __init__(self, vllm_config: Any) -> None:
+    def __init__(self, vllm_config: Any, *, direct: bool = True) -> None:
+        """direct: build the inputs of models that are known here ourselves, several times faster."""
         from vllm.renderers import renderer_from_config
+
+        from gemma4cli.engine.direct_input import DirectInput
 
         self._config = vllm_config
         self._renderer = renderer_from_config(vllm_config)
+        self._direct = DirectInput.of(self._renderer) if direct else None
         tokenizer = self._renderer.get_tokenizer()
         self._control = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
         self._context: int = vllm_config.model_config.max_model_len
+        self._tokenized = functools.lru_cache(maxsize=64)(self._tokenize)
 
     def __reduce__(self) -> tuple[type[VllmRenderer], tuple[Any]]:
         return VllmRenderer, (self._config,)
@@ -34,9 +49,8 @@ class VllmRenderer:
     def render(self, request: Request) -> EngineInput:
         from vllm.exceptions import VLLMClientError
 
-        prompt = self._prompt(request)
         try:
-            (payload,) = self._renderer.render_cmpl([prompt])
+            payload = self._payload(request)
         except (ValueError, VLLMClientError) as error:
             if "may be provided in one prompt" in str(error):
                 message = f"the row has more media than the engine takes (limit_mm_per_prompt): {first_lines(error)}"
@@ -60,54 +74,41 @@ class VllmRenderer:
         tokens = Tokens(length, counts.get("image", 0), counts.get("audio", 0), counts.get("video", 0))
         return EngineInput(payload, _tensor_bytes(payload.get("mm_kwargs", {})), tokens)
 
-    def _prompt(self, request: Request) -> dict[str, Any]:
-        """The chat template's text with its media, as vLLM's renderer takes them."""
+    def _payload(self, request: Request) -> Any:
+        from vllm.inputs import tokens_input
+
         from gemma4cli.media.decoded import Audio, Image, Video
 
-        content: list[dict[str, str]] = []
+        content: list[tuple[str, str]] = []
         media: dict[str, list[Any]] = {}
-        datum: Any
         for part in request.parts:
-            match part:
-                case str():
-                    self._refuse_control_tokens(part)
-                    content.append({"type": "text", "text": part})
-                    continue
-                case Image():
-                    # As PIL: an array with a side of 1 or 3 pixels would be read as channels first.
-                    kind, datum = "image", _countable(PILImage.fromarray(part.pixels), request.max_soft_tokens)
-                case Audio():
-                    kind, datum = "audio", part.samples
-                case Video():
-                    # At one frame a second an index is a time, and so each frame keeps its own, at any frame rate.
-                    metadata = {
-                        "fps": 1.0,
-                        "frames_indices": list(part.times_s),
-                        "total_num_frames": len(part.times_s),
-                        "duration": part.duration_s,
-                        "video_backend": "pyav",
-                        "do_sample_frames": False,
-                    }
-                    shown = (_countable(PILImage.fromarray(frame), gemma.VIDEO_BUDGET) for frame in part.frames)
-                    kind, datum = "video", (np.stack([np.asarray(frame) for frame in shown]), metadata)
-            content.append({"type": kind})
-            media.setdefault(kind, []).append(datum)
-        messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
-        if request.system:
-            messages.insert(0, {"role": "system", "content": request.system})
-        text = self._renderer.get_tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            if isinstance(part, str):
+                self._refuse_control_tokens(part)
+                content.append(("text", part))
+                continue
+            kind = {Image: "image", Audio: "audio", Video: "video"}[type(part)]
+            content.append((kind, ""))
+            media.setdefault(kind, []).append(part)
+        prompt, token_ids = self._tokenized(request.system, tuple(content))
         if not media:
-            return {"prompt": text}
-        return {
-            "prompt": text,
-            "multi_modal_data": media,
-            "mm_processor_kwargs": {"max_soft_tokens": request.max_soft_tokens},
-            # The encoder's outputs are kept under these names. Left to vLLM, they would be counted for each
-            # renderer, and two renderers' media would be taken for one another.
-            "multi_modal_uuids": {
-                kind: [f"row-{request.row_index}-{kind}-{i}" for i in range(len(data))] for kind, data in media.items()
-            },
-        }
+            return {**tokens_input(list(token_ids), prompt=prompt), "arrival_time": time.time()}
+        name = f"row-{request.row_index}"
+        if self._direct is not None:
+            return self._direct.build(prompt, token_ids, media, request.max_soft_tokens, name)
+        (payload,) = self._renderer.render_cmpl([_prompt(prompt, media, request.max_soft_tokens, name)])
+        return payload
+
+    def _tokenize(self, system: str, content: tuple[tuple[str, str], ...]) -> tuple[str, tuple[int, ...]]:
+        """The chat template's text, and its tokens, with one for each medium. Most rows of a job have the same."""
+        parts = [{"type": kind, "text": text} if kind == "text" else {"type": kind} for kind, text in content]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
+        if system:
+            messages.insert(0, {"role": "system", "content": system})
+        prompt = self._renderer.get_tokenizer().apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        (tokenized,) = self._renderer.render_cmpl([{"prompt": prompt}])
+        return prompt, tuple(tokenized["prompt_token_ids"])
 
     def _refuse_control_tokens(self, text: str) -> None:
         for token in self._control:
@@ -116,6 +117,40 @@ class VllmRenderer:
                     "control_token",
                     f"the text holds {token}, which the model reads as a command, not as text",
                 )
+
+
+def _prompt(text: str, media: Mapping[str, Sequence[Any]], budget: int, name: str) -> dict[str, Any]:
+    """A prompt with media, as vLLM's renderer takes them.
+
+    name: the encoder's outputs are kept under it. Left to vLLM, they would be counted for each renderer, and two
+        renderers' media would be taken for one another.
+    """
+    as_taken = {"image": lambda image: _picture(image, budget), "audio": lambda audio: audio.samples, "video": _frames}
+    return {
+        "prompt": text,
+        "multi_modal_data": {kind: [as_taken[kind](datum) for datum in data] for kind, data in media.items()},
+        "mm_processor_kwargs": {"max_soft_tokens": budget},
+        "multi_modal_uuids": {kind: [f"{name}-{kind}-{i}" for i in range(len(data))] for kind, data in media.items()},
+    }
+
+
+def _picture(image: Image, budget: int) -> PILImage.Image:
+    # As PIL: an array with a side of 1 or 3 pixels would be read as channels first.
+    return _countable(PILImage.fromarray(image.pixels), budget)
+
+
+def _frames(video: Video) -> tuple[Any, dict[str, Any]]:
+    # At one frame a second an index is a time, and so each frame keeps its own, at any frame rate.
+    metadata = {
+        "fps": 1.0,
+        "frames_indices": list(video.times_s),
+        "total_num_frames": len(video.times_s),
+        "duration": video.duration_s,
+        "video_backend": "pyav",
+        "do_sample_frames": False,
+    }
+    shown = (_countable(PILImage.fromarray(frame), gemma.VIDEO_BUDGET) for frame in video.frames)
+    return np.stack([np.asarray(frame) for frame in shown]), metadata
 
 
 def _countable(picture: PILImage.Image, budget: int) -> PILImage.Image:

@@ -1,0 +1,77 @@
+"""Pictures to the patches that Gemma 4's vision tower takes.
+
+What transformers' `Gemma4ImageProcessor` computes, with its own resize, and from there in one pass over bytes: it
+makes 32-bit floats first, and copies them four times. Bit for bit the same in bfloat16 and float32.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL.Image import Resampling
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as transforms
+
+from gemma4cli.gemma import PIXELS_PER_TOKEN, image_size
+
+PATCH = 16  # side in pixels
+PATCHES_PER_TOKEN = (PIXELS_PER_TOKEN // PATCH) ** 2
+SCALE = 1 / 255
+
+
+def knows(image_processor: Any) -> bool:
+    """Whether a checkpoint's image processor is the one that `patched` stands in for."""
+    from transformers.models.gemma4.image_processing_gemma4 import Gemma4ImageProcessor
+
+    settings = {
+        "do_resize": True,
+        "resample": Resampling.BICUBIC,
+        "do_rescale": True,
+        "rescale_factor": SCALE,
+        "do_normalize": False,
+        "patch_size": PATCH,
+        "pooling_kernel_size": PIXELS_PER_TOKEN // PATCH,
+    }
+    return type(image_processor) is Gemma4ImageProcessor and all(
+        getattr(image_processor, name) == value for name, value in settings.items()
+    )
+
+
+def patched(pictures: Sequence[NDArray[np.uint8]], budget: int, dtype: Any) -> tuple[Any, Any]:
+    """Patches of upright RGB pictures of one size, and where each lies.
+
+    pictures: uint8 (h, w, 3) each.  budget: soft tokens of each at most, to which its patches are filled up with zeros.
+    Returns `dtype` (n, budget * 9, 768) in 0 to 1, and int64 (n, budget * 9, 2) of column and row, -1 where filled up.
+    """
+    height, width = pictures[0].shape[:2]
+    target = image_size(width, height, budget)
+    columns, rows = target[0] // PATCH, target[1] // PATCH
+    values = torch.empty((len(pictures), budget * PATCHES_PER_TOKEN, PATCH * PATCH * 3), dtype=dtype)
+    real = values[:, : rows * columns]
+    for picture, into in zip(pictures, real, strict=True):
+        grid = _resized(picture, *target).reshape(3, rows, PATCH, columns, PATCH)
+        # Bytes are whole numbers in any float type, so that one rounding remains, that of the product.
+        into.view(rows, columns, PATCH, PATCH, 3).copy_(grid.permute(1, 3, 2, 4, 0))
+    real.mul_(SCALE)
+    values[:, rows * columns :] = 0
+    return values, _positions(columns, rows, budget).expand(len(pictures), -1, -1)
+
+
+def _resized(picture: NDArray[np.uint8], width: int, height: int) -> Any:
+    """uint8 (3, height, width)."""
+    channels_first = torch.from_numpy(picture).permute(2, 0, 1)
+    return transforms.resize(channels_first, [height, width], interpolation=InterpolationMode.BICUBIC, antialias=True)
+
+
+@functools.lru_cache(maxsize=256)
+def _positions(columns: int, rows: int, budget: int) -> Any:
+    positions = torch.full((1, budget * PATCHES_PER_TOKEN, 2), -1, dtype=torch.int64)
+    grid = positions[0, : rows * columns].view(rows, columns, 2)
+    grid[..., 0] = torch.arange(columns)
+    grid[..., 1] = torch.arange(rows)[:, None]
+    return positions
