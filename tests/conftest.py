@@ -14,6 +14,14 @@ import pytest
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start a real engine come first and one at a time, however many processes there are for the others."""
+    items.sort(key=lambda item: item.get_closest_marker("vllm") is None)
+    for item in items:
+        if item.get_closest_marker("vllm") is not None:
+            item.add_marker(pytest.mark.xdist_group("vllm"))
+
+
 @pytest.fixture
 def gemma4(tmp_path: Path) -> Run:
     """Runs the installed `gemma4` in a temporary folder, with an empty home and no network to look to."""
@@ -41,6 +49,7 @@ def gemma4(tmp_path: Path) -> Run:
                 "HOME": str(home),
                 "HF_ENDPOINT": "http://127.0.0.1:9",
                 "COLUMNS": "80",
+                **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
                 **env,
             },
         )
