@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from gemma4cli import flag_values
+from gemma4cli import flag_values, recipes
 from gemma4cli.errors import UsageError
 from gemma4cli.gemma import MAX_FRAMES
+from gemma4cli.recipes import Prompts, Recipe
 from gemma4cli.records import Kind, Sampling
 
 BUDGETS = (70, 140, 280, 560, 1120)
 TASKS = ("caption", "transcribe", "annotate")
-
-
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    """The instructions of a task. `by_kind` holds one for each kind of medium that has its own."""
-
-    system: str
-    text: str | None
-    by_kind: Mapping[Kind, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +76,8 @@ class RunConfig:
     """Everything that decides what a row's answer will be, and with what it is made.
 
     translate_to: the language that transcripts are translated into; None leaves them as they are.
+    sound: how the sound track of a video is transcribed beside the answer; None leaves it unheard.
+    summary: how the answers to a video's windows are summed up; None puts them one below the other.
     """
 
     task: str
@@ -96,18 +90,32 @@ class RunConfig:
     media: MediaSettings
     limits: Limits
     translate_to: str | None = None
+    sound: Recipe | None = None
+    summary: Recipe | None = None
+
+    def recipe(self, task: str | None) -> Recipe:
+        """What an item is asked: a row, or a piece of one that has a task of its own."""
+        if task == recipes.SUMMARISE and self.summary is not None:
+            return self.summary
+        if task == recipes.TRANSCRIBE and self.sound is not None:
+            return self.sound
+        return Recipe(self.prompts, self.sampling)
 
     def as_dict(self) -> dict[str, Any]:
         """What the output's metadata and the run summary say about how the rows were made."""
+        more = {name: recipe for name, recipe in (("sound", self.sound), ("summary", self.summary)) if recipe}
         return {
             "task": self.task,
             "model": self.model,
             "engine": self.engine,
             "engine_args": dict(self.engine_args),
             "system": self.prompts.system,
-            "prompt": self.prompts.text or {kind.value: text for kind, text in self.prompts.by_kind.items()},
+            "prompt": _asked(self.prompts),
             "sampling": {name: getattr(self.sampling, name) for name in Sampling.__slots__},
             "media": {name: getattr(self.media, name) for name in MediaSettings.__slots__},
+        } | {
+            name: {"prompt": _asked(recipe.prompts), "sampling": asdict(recipe.sampling)}
+            for name, recipe in more.items()
         }
 
 
@@ -122,6 +130,10 @@ class Overrides:
     system: str | None = None
     language: str | None = None
     translate_to: str | None = None
+    condition_on_previous_text: bool = False
+    with_audio: bool = False
+    summarise: bool = False
+    summary_prompt: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -164,37 +176,29 @@ def build(task: str, user: Overrides) -> RunConfig:
         UsageError: a value is out of range or of the wrong form; the message names its flag.
     """
     base = defaults(task)
-    sampling, media = base["sampling"], base["media"]
-    if user.translate_to is not None:
-        sampling = {**sampling, **base["translation"]["sampling"]}
+    media = base["media"]
     start, end = flag_values.span(user.start, user.end)
+    _refuse_contradictions(task, user)
 
-    def chosen(name: str, section: Mapping[str, Any]) -> Any:
+    def chosen(name: str) -> Any:
         value = getattr(user, name)
-        return section[name] if value is None else value
+        return media[name] if value is None else value
 
+    own = recipes.of_task(base, user)
     return RunConfig(
         task=task,
         kinds=frozenset(Kind(kind) for kind in base["kinds"]),
         model=user.model or ("tiny" if user.engine == "fake" else "E4B"),
         engine=flag_values.one_of("--engine", user.engine or "vllm", ("vllm", "fake")),
         engine_args=parse_engine_args(user.engine_args),
-        prompts=_prompts(base, user),
-        sampling=Sampling(
-            max_tokens=flag_values.at_least("--max-tokens", chosen("max_tokens", sampling), 1),
-            temperature=flag_values.between("--temperature", chosen("temperature", sampling), 0.0, 2.0),
-            top_p=flag_values.between("--top-p", chosen("top_p", sampling), 0.0, 1.0, open_below=True),
-            top_k=flag_values.whole("--top-k", chosen("top_k", sampling), 0, 2**31 - 1),
-            seed=flag_values.whole("--seed", chosen("seed", sampling), 0, 2**63 - 1),
-        ),
+        prompts=own.prompts,
+        sampling=own.sampling,
         media=MediaSettings(
-            max_soft_tokens=flag_values.one_of("--max-soft-tokens", chosen("max_soft_tokens", media), BUDGETS),
-            max_frames=int(flag_values.between("--max-frames", chosen("max_frames", media), 1, 32)),
-            background=flag_values.colour(chosen("background", media)),
-            max_pixels=flag_values.at_least("--max-pixels", chosen("max_pixels", media), 1),
-            max_duration=flag_values.between(
-                "--max-duration", chosen("max_duration", media), 0.0, 1e9, open_below=True
-            ),
+            max_soft_tokens=flag_values.one_of("--max-soft-tokens", chosen("max_soft_tokens"), BUDGETS),
+            max_frames=int(flag_values.between("--max-frames", chosen("max_frames"), 1, 32)),
+            background=flag_values.colour(chosen("background")),
+            max_pixels=flag_values.at_least("--max-pixels", chosen("max_pixels"), 1),
+            max_duration=flag_values.between("--max-duration", chosen("max_duration"), 0.0, 1e9, open_below=True),
             root=flag_values.folder("--root", user.root),
             allow_private_hosts=user.allow_private_hosts,
             vad=media.get("vad", True) if user.vad is None else user.vad,
@@ -208,7 +212,25 @@ def build(task: str, user: Overrides) -> RunConfig:
         ),
         limits=_limits(user),
         translate_to=user.translate_to and user.translate_to.strip(),
+        sound=recipes.of_sound(defaults("transcribe"), user.language) if user.with_audio else None,
+        summary=recipes.of_summary(base, user) if user.summarise else None,
     )
+
+
+def _refuse_contradictions(task: str, user: Overrides) -> None:
+    """Flags that say nothing without another one."""
+    if task == "transcribe" and user.window is not None:
+        raise UsageError("--window is about pictures, and transcribe hears sound alone", "Sound is cut by itself.")
+    if user.summarise and user.window is None:
+        raise UsageError("--summarise sums up the windows of a video", "Add --window SECONDS.")
+    if user.summary_prompt is not None and not user.summarise:
+        raise UsageError("--summary-prompt is about summaries", "Add --summarise and --window SECONDS.")
+    if task == "caption" and user.language is not None and not user.with_audio:
+        raise UsageError("--language is about what is spoken", "Add --with-audio, or ask for it in --prompt.")
+
+
+def _asked(prompts: Prompts) -> str | dict[str, str]:
+    return prompts.text or {kind.value: text for kind, text in prompts.by_kind.items()}
 
 
 def parse_engine_args(pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -230,32 +252,6 @@ def parse_engine_args(pairs: tuple[str, ...]) -> dict[str, Any]:
         except ValueError:
             parsed[key] = value
     return parsed
-
-
-def _prompts(base: Mapping[str, Any], user: Overrides) -> Prompts:
-    section: Mapping[str, str] = base["prompt"]
-    by_kind = {kind: section[kind].strip() for kind in Kind if section.get(kind)}
-    if user.language is not None:
-        language = user.language.strip()
-        if not language:
-            raise UsageError("--language is empty", "Example: --language English")
-        by_kind[Kind.AUDIO] = section["audio_in_language"].strip().replace("{language}", language)
-    if user.translate_to is not None:
-        by_kind[Kind.AUDIO] = _translation(base["translation"]["prompt"], user)
-    if user.prompt is not None and not user.prompt.strip():
-        raise UsageError("--prompt is empty", "Say what the model is to do with each row.")
-    system = section["system"] if user.system is None else user.system
-    return Prompts(system=system.strip(), text=user.prompt, by_kind=by_kind)
-
-
-def _translation(template: str, user: Overrides) -> str:
-    target = (user.translate_to or "").strip()
-    if not target or "\n" in target:
-        raise UsageError("--to is empty", "Example: --task translate --to German")
-    if user.prompt is not None:
-        raise UsageError("--prompt and --task translate contradict each other", "Leave one of them out.")
-    source = "its original language" if user.language is None else user.language.strip()
-    return template.strip().replace("{language}", source).replace("{target}", target)
 
 
 def _limits(user: Overrides) -> Limits:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gemma4cli.errors import FetchError
 from gemma4cli.escaping import printable
 from gemma4cli.media import fetch
-from gemma4cli.records import Item, Media
+from gemma4cli.records import Item, Kind, Media
 
 if TYPE_CHECKING:
     from gemma4cli.config import RunConfig
@@ -120,6 +120,13 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
         found["--prompt"] = config.prompts.text
     else:
         found |= {f"prompt for {kind.value}": text for kind, text in config.prompts.by_kind.items()}
+    found["--condition-on-previous-text"] = config.prompts.previous
+    for flag, recipe in (("--with-audio", config.sound), ("--summarise", config.summary)):
+        if recipe is not None:
+            found |= {f"{flag}: prompt": recipe.prompts.text or recipe.prompts.by_kind[Kind.AUDIO]}
+            found |= {
+                f"{flag}: {field.name}": getattr(recipe.sampling, field.name) for field in fields(recipe.sampling)
+            }
     for section in (config.sampling, config.media):
         for field in fields(section):
             if not field.name.startswith(_LIMITS):

@@ -6,7 +6,7 @@ import queue
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 from gemma4cli import tasks
@@ -90,16 +90,18 @@ def _rows(
     """Output rows as they finish, while as many are in flight as the engine can use."""
     source, flights, pieces = iter(inputs), dict[int, _Flight](), deque[_Flight]()
     nbytes = rendering = 0  # of the flights
-    free_key = -1  # pieces of a row have keys below 0, the rows themselves their row_index
+    keys = count(-1, -1)  # of pieces of rows; the rows themselves have their row_index
     stop: Stop | None = None
     more, started = True, False
     while True:
         while (
-            more
+            (more or pieces)
+            and stop is None
             and len(flights) < engine.capacity
             and rendering < 2 * pool.workers  # their sizes are not known yet
             and nbytes < BYTES_IN_FLIGHT
         ):
+            # Pieces go first: a row that has begun holds memory until its last piece is there.
             item = None if pieces else next(source, None)
             if item is not None and item.failure is not None:
                 yield _failed(config, item, Unrendered(item.row_index, item.failure, MediaFacts()))
@@ -121,7 +123,7 @@ def _rows(
             break
         if stats.generating:
             full = len(flights) - rendering >= engine.sequences or nbytes >= BYTES_IN_FLIGHT
-            stats.busy.look(full=full, fed=more or rendering > 0)
+            stats.busy.look(full=full, fed=more or bool(pieces) or rendering > 0)
         try:
             event = events.get(timeout=TEND_S if stop is None else min(TEND_S, stop.seconds_left()))
         except queue.Empty:
@@ -141,21 +143,19 @@ def _rows(
                 rendering -= 1
                 flights[event.row_index].rendered = event
                 nbytes += event.nbytes
-                engine.submit(event, config.sampling)
+                engine.submit(event, config.recipe(flights[event.row_index].item.task).sampling)
             case Split() if event.row_index in flights:
                 rendering -= 1
                 flight = flights.pop(event.row_index)
-                if not event.spans:
+                if not (event.windows or event.sound):
                     yield _silent(config, flight.item, event)
                     continue
-                whole = Pieces.of(flight.item, event)
-                pieces.extend(_Flight(item, None, whole, i) for i, item in enumerate(whole.items(free_key)))
-                free_key -= len(event.spans)
-                more = stop is None
+                whole = Pieces(config, flight.item, event)
+                pieces.extend(_flights(whole, whole.first(), keys))
             case Unrendered() if event.row_index in flights:
                 rendering -= 1
                 flight = flights.pop(event.row_index)
-                yield from _landed(flight, _failed(config, flight.item, event))
+                yield from _landed(flight, _failed(config, flight.item, event), pieces, keys)
             case Generation():
                 flight = flights[event.row_index]
                 assert flight.rendered is not None
@@ -169,22 +169,30 @@ def _rows(
                     continue
                 if tasks.loops(event) and not flight.again:
                     flight.again = True
-                    engine.submit(flight.rendered, tasks.less_repetitive(config.sampling))
+                    sampling = config.recipe(flight.item.task).sampling
+                    engine.submit(flight.rendered, tasks.less_repetitive(sampling))
                     continue
                 del flights[event.row_index]
                 nbytes -= flight.rendered.nbytes
-                yield from _landed(flight, _generated(config, flight, flight.rendered, event))
+                yield from _landed(flight, _generated(config, flight, flight.rendered, event), pieces, keys)
     if stop is not None:
         raise Interrupted
 
 
-def _landed(flight: _Flight, row: Row) -> Iterator[Row]:
-    """The row itself, or the one that it was the last missing piece of, or nothing yet."""
+def _flights(whole: Pieces, ready: Iterable[tuple[int, Item]], keys: Iterator[int]) -> Iterator[_Flight]:
+    return (_Flight(replace(item, row_index=next(keys)), None, whole, place) for place, item in ready)
+
+
+def _landed(flight: _Flight, row: Row, pieces: deque[_Flight], keys: Iterator[int]) -> Iterator[Row]:
+    """The row itself, or the one that it was the last missing piece of, or nothing yet.
+
+    Pieces that waited for this one join `pieces`.
+    """
     whole = flight.whole
     if whole is None:
         yield row
         return
-    whole.rows[flight.place] = row
+    pieces.extend(_flights(whole, whole.land(flight.place, row), keys))
     if whole.complete:
         yield whole.joined()
 
@@ -276,7 +284,8 @@ def _generated(config: RunConfig, flight: _Flight, rendered: Rendered, generatio
     if config.task == "transcribe" and flight.whole is None:
         begins = config.media.start or 0.0
         segment = Segment(begins, begins + (facts.duration_s or 0.0), row.text or "", generation.output_tokens)
-        row = replace(row, segments=segments_of([segment] if row.text else []))
+        beside = None if row.transcript is None else [replace(segment, text=row.transcript)]
+        row = replace(row, segments=segments_of([segment] if row.text else [], beside))
     return row
 
 

@@ -77,6 +77,8 @@ class Item:
     extra: columns to carry to the output.
     failure: set when the row could not be read; such a row goes straight to the output.
     smaller: give the model less of it: the engine died on the whole.
+    task: of a piece of a row, what it is for where that is not the run's own task; None is that.
+    previous: of a piece of a sound, the end of what was said before it, where the model is to know.
     """
 
     row_index: int
@@ -88,6 +90,8 @@ class Item:
     failure: Failure | None = None
     system: str | None = None
     smaller: bool = False
+    task: str | None = None
+    previous: str = ""
 
     @property
     def media(self) -> tuple[Media, ...]:
@@ -148,17 +152,19 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Sound or video that goes to the engine in pieces, or, without any span, sound in which nobody speaks.
+    """A row that goes to the engine in pieces: the windows of its video, the parts of its sound, or both.
 
-    spans: `speech.Span`s, each short enough for the model, in order.  duration_s: of the whole.
+    windows, sound: `speech.Span`s in order. One window is the whole video, and none is a row of sound alone. Without
+    any span, nobody speaks in the sound; None is sound that is not asked about.
+    duration_s: of the whole, as its medium has it; None where that was not looked at.
     """
 
     row_index: int
-    spans: tuple[Any, ...]
-    duration_s: float
-    decode_ms: float
+    windows: tuple[Any, ...]
+    sound: tuple[Any, ...] | None
+    duration_s: float | None
+    decode_ms: float = 0.0
     attempts: int = 1
-    kind: Kind = Kind.AUDIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +197,9 @@ class Generation:
 class Row:
     """One output row. Field order is column order; `extra` follows as columns of its own.
 
-    segments: of a transcript or a video in windows, `start` and `end` in seconds, `text` and `tokens` of each part.
-    transcript: of a translation, which is the text, what was said; null otherwise.
+    segments: of a transcript or a video in windows, `start` and `end` in seconds, `text` and `tokens` of each part,
+        and its `transcript` where the row has one.
+    transcript: what was said, where that is not the text: beside a translation, or a description of a video.
     """
 
     row_index: int

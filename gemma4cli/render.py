@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gemma4cli import gemma, media, tasks
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Renderer, Request
-from gemma4cli.errors import FetchError, RenderError, RowError
+from gemma4cli.errors import DecodeError, FetchError, RenderError, RowError
 from gemma4cli.media.decoded import Audio, Image, Video
 from gemma4cli.models import Model
 from gemma4cli.records import Failure, Item, Kind, Media, MediaFacts, Rendered, Split, Stage, Unrendered
-from gemma4cli.speech import CutOptions
-from gemma4cli.speech.spans import arrange
+from gemma4cli.speech import CutOptions, Span, hear
 from gemma4cli.windows import windows
 
 if TYPE_CHECKING:
     from gemma4cli.engine.base import Part
+
+T = TypeVar("T")
 
 FETCHES = 3  # tries of a fetch that may succeed when it is tried again
 FIRST_PAUSE_S = 1.0  # before the second try; doubled for each further one
@@ -39,38 +41,28 @@ class RenderJob:
         started, attempts, facts = time.perf_counter(), 1, MediaFacts()
         stage, decode_ms = Stage.DECODE, None
         options = self._options(item)
-        whole = item.row_index >= 0  # else a piece of a row, which knows its part
-        alone = len(item.content) == 1  # else it cannot be cut without losing what stands beside it
         try:
             parts: list[Part] = []
             for part in item.content:
                 if isinstance(part, str):
                     parts.append(part)
                     continue
-                medium = self._meant(part) if whole else part
-                options = replace(options, start_s=medium.start_s, end_s=medium.end_s, part_only=not whole)
-                (loaded, *pages), tries = self._load(medium, options)
+                loaded, tries = self._tried(partial(self._read, item, part, options))
                 attempts = max(attempts, tries)
-                if isinstance(loaded, Audio) and self.config.task == "transcribe" and whole and alone:
-                    split = self._split(item.row_index, medium, loaded, options)
-                    if split is not None:
-                        return replace(split, decode_ms=_ms_since(started), attempts=attempts)
-                if isinstance(loaded, Video) and self.config.media.window is not None and whole and alone:
-                    split = _windows(item.row_index, medium, loaded, self.config.media.window)
-                    if split is not None:
-                        return replace(split, decode_ms=_ms_since(started), attempts=attempts)
-                self._check_fits(loaded)
-                parts += [loaded, *pages]
+                if isinstance(loaded, Split):
+                    return replace(loaded, decode_ms=_ms_since(started), attempts=attempts)
+                self._check_fits(loaded[0])
+                parts += loaded
             decode_ms, started, facts, stage = _ms_since(started), time.perf_counter(), _facts(parts), Stage.RENDER
-            config, budget = self.config, options.budget or gemma.DEFAULT_BUDGET
-            prompt = tasks.prompt(config, item, _kinds(parts))
+            recipe, budget = self.config.recipe(item.task), options.budget or gemma.DEFAULT_BUDGET
+            prompt = tasks.prompt(recipe.prompts, item, _kinds(parts))
             asked = (*parts, prompt) if prompt else tuple(parts)
             request = Request(
                 item.row_index,
                 asked,
-                config.prompts.system if item.system is None else item.system,
+                recipe.prompts.system if item.system is None else item.system,
                 budget,
-                config.sampling.max_tokens,
+                recipe.sampling.max_tokens,
             )
             ready = self.renderer.render(request)
         except Exception as error:
@@ -95,27 +87,34 @@ class RenderJob:
             attempts,
         )
 
-    def _meant(self, medium: Media) -> Media:
-        """The part of the medium that the run is about."""
-        settings = self.config.media
-        if settings.start is None and settings.end is None:
-            return medium
-        return replace(medium, start_s=settings.start, end_s=settings.end)
+    def _read(
+        self, item: Item, medium: Media, options: media.MediaOptions
+    ) -> Split | tuple[Image | Audio | Video, *tuple[Image, ...]]:
+        """The decoded medium with its further pages, or, for a row that goes to the engine in pieces, those."""
+        whole = medium.start_s is None and medium.end_s is None  # else a piece of a row, which knows its part
+        if whole:
+            medium = replace(medium, start_s=self.config.media.start, end_s=self.config.media.end)
+        options = replace(options, start_s=medium.start_s, end_s=medium.end_s, part_only=not whole)
+        if item.row_index >= 0 and len(item.media) == 1:  # else it cannot be cut without losing what stands beside it
+            if self.config.task == "transcribe" and len(item.content) == 1 and medium.kind in (None, Kind.AUDIO):
+                return self._heard(item.row_index, medium, options)
+            if self.config.sound is not None or self.config.media.window is not None:
+                split = self._split(item, medium, options)
+                if split is not None:
+                    return split
+        return media.load_all(medium, tasks.kinds_of(self.config, item), options)
 
-    def _load(
-        self, medium: Media, options: media.MediaOptions
-    ) -> tuple[tuple[Image | Audio | Video, *tuple[Image, ...]], int]:
-        """The decoded medium, with its further pages, and how many tries fetching it took."""
+    def _tried(self, read: Callable[[], T]) -> tuple[T, int]:
+        """What `read` gives, and how many tries at fetching it took."""
         for attempt in range(1, FETCHES + 1):
             try:
-                loaded = media.load_all(medium, self.config.kinds, options)
-                break
+                return read(), attempt
             except FetchError as error:
                 if attempt == FETCHES or not _passing(error):
                     error.attempts = attempt
                     raise
                 time.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
-        return loaded, attempt
+        raise AssertionError("the last try returns or raises")
 
     def _check_fits(self, loaded: Image | Audio | Video) -> None:
         if not isinstance(loaded, Audio):
@@ -131,21 +130,40 @@ class RenderJob:
                 "or transcribe it in a row of its own, which cuts by itself",
             )
 
-    def _split(self, row_index: int, medium: Media, loaded: Audio, options: media.MediaOptions) -> Split | None:
-        """The spans of a sound that is too long for the model, or in which nobody speaks; None for any other."""
+    def _heard(self, row_index: int, medium: Media, options: media.MediaOptions) -> Split | tuple[Audio]:
+        """A sound that the model can hear, or the parts of one that it cannot hear whole or in which nobody speaks."""
         from gemma4cli.media.audio import stream_audio
-        from gemma4cli.speech.activity import measure
 
-        too_long = loaded.duration_s > gemma.MAX_AUDIO_SECONDS
-        if not too_long and not self.config.media.vad:
+        found = hear(stream_audio(medium, options), medium.start_s or 0.0, vad=self.config.media.vad)
+        return (found,) if isinstance(found, Audio) else Split(row_index, (), found.spans, found.duration_s)
+
+    def _split(self, item: Item, medium: Media, options: media.MediaOptions) -> Split | None:
+        """The windows of a video and the parts of its sound; None for all else, and for what needs neither."""
+        from gemma4cli.media.audio import stream_audio
+
+        length_s = media.video_length(medium, self.config.kinds, options)
+        if length_s is None:
             return None
-        activity = measure(stream_audio(medium, options) if too_long else [loaded.samples])
-        begins = medium.start_s or 0.0
-        spans = tuple(
-            replace(span, start_s=begins + span.start_s, end_s=begins + span.end_s)
-            for span in arrange(activity, CutOptions())
-        )
-        return Split(row_index, spans, activity.duration_s, 0.0) if too_long or not spans else None
+        begins, window = medium.start_s or 0.0, self.config.media.window
+        ends = length_s if medium.end_s is None else min(length_s, medium.end_s)
+        shown: tuple[Span, ...] = (Span(begins, ends),)
+        if window is not None and len(item.content) == 1:
+            shown = windows(begins, ends, window)
+        if self.config.sound is None:
+            return Split(item.row_index, shown, None, length_s) if len(shown) > 1 else None
+        cutting = CutOptions()
+        if len(shown) > 1:  # so that what was said can be told apart by windows
+            cutting = CutOptions(max_s=min(cutting.max_s, max(window or 0.0, cutting.least_s)))
+        try:
+            sound = stream_audio(replace(medium, kind=Kind.AUDIO), options)
+            found = hear(sound, begins, cutting, vad=self.config.media.vad)
+        except DecodeError as error:
+            if error.type not in ("no_audio_stream", "no_samples", "too_short"):
+                raise
+            heard: tuple[Span, ...] = ()
+        else:
+            heard = (Span(begins, begins + found.duration_s),) if isinstance(found, Audio) else found.spans
+        return Split(item.row_index, shown, heard, length_s if len(shown) > 1 else None)
 
     def _options(self, item: Item) -> media.MediaOptions:
         """As the run says; half of it for a row that was too much for the engine."""
@@ -171,13 +189,6 @@ class RenderJob:
             pages=settings.frames or (None if settings.pages else 1),
             channel=settings.channel,
         )
-
-
-def _windows(row_index: int, medium: Media, loaded: Video, length_s: float) -> Split | None:
-    """The windows of a video that is longer than one; None for any other."""
-    end_s = min(loaded.duration_s, loaded.duration_s if medium.end_s is None else medium.end_s)
-    spans = windows(medium.start_s or 0.0, end_s, length_s)
-    return Split(row_index, spans, loaded.duration_s, 0.0, kind=Kind.VIDEO) if len(spans) > 1 else None
 
 
 def _passing(error: FetchError) -> bool:

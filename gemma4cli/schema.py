@@ -12,7 +12,13 @@ import pyarrow as pa
 from gemma4cli import strict_json
 from gemma4cli.records import Row
 
-_SEGMENT = {"start": pa.float64(), "end": pa.float64(), "text": pa.string(), "tokens": pa.int64()}
+_SEGMENT = {
+    "start": pa.float64(),
+    "end": pa.float64(),
+    "text": pa.string(),
+    "tokens": pa.int64(),
+    "transcript": pa.string(),
+}
 _TYPES = {
     "str": pa.string(),
     "Status": pa.string(),

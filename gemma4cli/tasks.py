@@ -9,7 +9,13 @@ from dataclasses import replace
 from gemma4cli import repetition
 from gemma4cli.config import RunConfig
 from gemma4cli.errors import ParseError, RenderError
+from gemma4cli.recipes import TRANSCRIBE, Prompts
 from gemma4cli.records import Generation, Item, Kind, Sampling
+
+
+def kinds_of(config: RunConfig, item: Item) -> frozenset[Kind]:
+    """What an item's media may be: a piece that is a video's sound is heard, whatever the run takes."""
+    return frozenset({Kind.AUDIO}) if item.task == TRANSCRIBE else config.kinds
 
 
 def wanted_kind(task: str) -> Kind | None:
@@ -17,21 +23,30 @@ def wanted_kind(task: str) -> Kind | None:
     return Kind.AUDIO if task == "transcribe" else None
 
 
-def prompt(config: RunConfig, item: Item, kinds: Collection[Kind]) -> str:
+def prompt(prompts: Prompts, item: Item, kinds: Collection[Kind]) -> str:
     """The row's own prompt, else --prompt, else the task's prompt for the kind of medium that the row holds.
+
+    A part of a sound is told the end of what was said before it, where the run wants that.
 
     Empty where the row is a whole message, or says in a text of its own what is asked, and there is nothing to add.
 
     Raises:
         RenderError: there is none.
     """
+    asked = _asked(prompts, item, kinds)
+    if not (prompts.previous and item.previous):
+        return asked
+    return f"{asked}\n{prompts.previous.replace('{text}', item.previous)}".strip()
+
+
+def _asked(prompts: Prompts, item: Item, kinds: Collection[Kind]) -> str:
     if item.prompt and item.prompt.strip():
         return item.prompt
-    if config.prompts.text or item.prompt == "":
-        return config.prompts.text or ""
+    if prompts.text or item.prompt == "":
+        return prompts.text or ""
     for kind in (Kind.VIDEO, Kind.IMAGE, Kind.AUDIO):
-        if kind in kinds and kind in config.prompts.by_kind:
-            return config.prompts.by_kind[kind]
+        if kind in kinds and kind in prompts.by_kind:
+            return prompts.by_kind[kind]
     if any(isinstance(part, str) and part.strip() for part in item.content):
         return ""
     raise RenderError("no_prompt", "the row's prompt is empty, and there is no --prompt to fall back on")

@@ -74,6 +74,34 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def film(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a film of some seconds, with a sound track of 16 kHz samples or without."""
+    from fractions import Fraction
+
+    import av
+
+    def write(name: str, seconds: float, sound: np.ndarray | None = None) -> Path:
+        path = tmp_path / name
+        with av.open(path, "w") as container:
+            pictures = container.add_stream("libx264", rate=4)
+            pictures.width, pictures.height, pictures.pix_fmt = 96, 64, "yuv420p"
+            track = None if sound is None else container.add_stream("aac", rate=16_000, layout="mono")
+            for i in range(round(seconds * 4)):
+                pixels = np.full((64, 96, 3), (i * 7 % 256, i * 3 % 256, 128), np.uint8)
+                container.mux(pictures.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+            container.mux(pictures.encode())
+            if track is not None and sound is not None:
+                for at in range(0, len(sound), 1024):
+                    frame = av.AudioFrame.from_ndarray(sound[None, at : at + 1024], format="fltp", layout="mono")
+                    frame.sample_rate, frame.pts, frame.time_base = 16_000, at, Fraction(1, 16_000)
+                    container.mux(track.encode(frame))
+                container.mux(track.encode())
+        return path
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One second of a tone, 16 kHz mono."""

@@ -32,6 +32,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
     from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
     from gemma4cli.pending import Resume
+    from gemma4cli.records import Kind
     from gemma4cli.sink import Sink
     from gemma4cli.stats import Stats
 
@@ -47,6 +48,8 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
     _refuse_contradictions(options)
     model = models.find(config.model)
     model.require(task, config.kinds)
+    if config.sound is not None:
+        model.require("transcribe, as --with-audio asks", frozenset({Kind.AUDIO}))
     _refuse_no_room(config, model)
     inputs = open_inputs(
         options.inputs,
@@ -140,13 +143,15 @@ def _refuse_no_room(config: RunConfig, model: Model) -> None:
     from gemma4cli.engine.vllm_settings import CONTEXT
     from gemma4cli.errors import UsageError
 
+    recipes = [config.recipe(None), *filter(None, (config.sound, config.summary))]
+    most = max(recipe.sampling.max_tokens for recipe in recipes)
     context = model.context
     if config.engine == "vllm":
         context = config.engine_args.get("max_model_len", min(context, CONTEXT))
-    if isinstance(context, int) and 0 < context <= config.sampling.max_tokens:
+    if isinstance(context, int) and 0 < context <= most:
         way = f", or raise the context, up to {model.context}: --engine-arg max_model_len=N"
         raise UsageError(
-            f"--max-tokens {config.sampling.max_tokens} leaves no room for a prompt: the context is {context} tokens",
+            f"--max-tokens {most} leaves no room for a prompt: the context is {context} tokens",
             f"Lower it{way if context < model.context else ''}.",
         )
 

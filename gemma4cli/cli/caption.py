@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gemma4cli.cli._errors import reports_errors
-from gemma4cli.cli._options import FILES, OUTPUT_DIR, WHOLE_NAME, RunOptions, flag, takes
+from gemma4cli.cli._options import ANSWER, FILES, OUTPUT_DIR, WHOLE_NAME, RunOptions, flag, takes
 from gemma4cli.cli._run import run_task
 
 if TYPE_CHECKING:
@@ -17,6 +17,22 @@ if TYPE_CHECKING:
 @reports_errors
 def caption(
     options: RunOptions,
+    with_audio: Annotated[
+        bool,
+        flag("--with-audio", panel=ANSWER, help="Write down as well what is said in a video, as its transcript."),
+    ] = False,
+    language: Annotated[
+        str | None,
+        flag("--language", "-l", panel=ANSWER, help="What is spoken there, such as English; the model guesses else."),
+    ] = None,
+    summarise: Annotated[
+        bool,
+        flag("--summarise", panel=ANSWER, help="With --window: have the windows' answers summed up as the row's text."),
+    ] = False,
+    summary_prompt: Annotated[
+        str | None,
+        flag("--summary-prompt", panel=ANSWER, metavar="TEXT", help="What to ask for then, below those answers."),
+    ] = None,
     sidecar: Annotated[
         str | None,
         flag(
@@ -47,13 +63,22 @@ def caption(
       gemma4 caption images/
       gemma4 caption a.jpg b.png 'more/*.webp' -o captions.parquet
       gemma4 caption clips/ -p "What is the weather like?" -o weather/
+      gemma4 caption films/ --window 60 --summarise --with-audio -o films/
       gemma4 caption photos/ --sidecar txt --prefix "a photo of " -o photos.jsonl
 
     One row out for each file or manifest row in, in gemma4-caption/ unless
     -o says otherwise. A file that cannot be read is a failed row with the
     reason.
     """
-    return run_task("caption", options, _form(sidecar, output_dir, prefix, suffix, existing, whole_name))
+    return run_task(
+        "caption",
+        options,
+        _form(sidecar, output_dir, prefix, suffix, existing, whole_name),
+        with_audio=with_audio,
+        language=language,
+        summarise=summarise,
+        summary_prompt=summary_prompt,
+    )
 
 
 def _form(

@@ -35,6 +35,15 @@ def transcribe(
         str | None,
         flag("--to", panel=ANSWER, metavar="LANGUAGE", help="What to translate into."),
     ] = None,
+    condition_on_previous_text: Annotated[
+        bool,
+        flag(
+            "--condition-on-previous-text",
+            panel=ANSWER,
+            help="Tell the model what was said before each part of a long recording. Its parts then run one after "
+            "another, not side by side; whether it helps depends on the model and the recording.",
+        ),
+    ] = False,
     vad: Annotated[
         bool | None,
         flag("--vad/--no-vad", panel=MEDIA, help="Leave out clips in which nobody speaks. Default: yes."),
@@ -83,6 +92,7 @@ def transcribe(
         form,
         language=language,
         translate_to=target,
+        condition_on_previous_text=condition_on_previous_text,
         vad=vad,
     )
 

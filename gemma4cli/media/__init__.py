@@ -1,7 +1,7 @@
 """From an input's medium to pixels and samples.
 
-`load` and `load_all` are the only doors. Importing this package costs nothing: decoders are imported when a medium
-needs them.
+`load` and `load_all` are the doors; `video_length` looks in without decoding. Importing this package costs nothing:
+decoders are imported when a medium needs them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gemma4cli.records import Kind, Media
 if TYPE_CHECKING:
     from gemma4cli.media.sniff import Content
 
-__all__ = ["Audio", "Image", "MediaOptions", "Video", "load", "load_all"]
+__all__ = ["Audio", "Image", "MediaOptions", "Video", "load", "load_all", "video_length"]
 
 _A = {Kind.IMAGE: "an image", Kind.AUDIO: "a sound", Kind.VIDEO: "a video"}
 
@@ -47,6 +47,30 @@ def load_all(
         if content.kind is Kind.IMAGE:
             return _load_image(file, content, media.kind, kinds, options)
         return (_load_stream(file, content, media, kinds, options),)
+
+
+def video_length(media: Media, kinds: frozenset[Kind], options: MediaOptions) -> float | None:
+    """Seconds of a medium that `load` would give as a video with sound or without; None for all else.
+
+    Raises FetchError and DecodeError as `load` does.
+    """
+    from gemma4cli.media.container import open_container, video_stream
+    from gemma4cli.media.fetch import fetch
+    from gemma4cli.media.sniff import sniff
+
+    if Kind.VIDEO not in kinds or media.kind not in (None, Kind.VIDEO):
+        return None
+    with fetch(media, options) as file:
+        content = sniff(file)
+        if content.kind in (Kind.IMAGE, Kind.AUDIO):
+            return None
+        with open_container(file, content.name) as container:
+            stream = video_stream(container)
+            if stream is None:
+                return None
+            from gemma4cli.media.video import video_length as length_of
+
+            return length_of(container, stream, options)
 
 
 def _load_image(

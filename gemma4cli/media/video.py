@@ -61,6 +61,15 @@ def decode_video(container: Any, stream: Any, options: MediaOptions) -> Video:
     )
 
 
+def video_length(container: Any, stream: Any, options: MediaOptions) -> float:
+    """Seconds from the first frame to the end of the last, without decoding any. Raises as `decode_video` does."""
+    _prepare(stream, options)
+    timeline = read_timeline(container, stream)
+    duration = float((timeline.end - timeline.times[0]) * timeline.time_base)
+    refuse_endless(duration, options)
+    return duration
+
+
 def _prepare(stream: Any, options: MediaOptions) -> None:
     try:
         codec = stream.codec_context

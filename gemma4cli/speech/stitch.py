@@ -68,7 +68,7 @@ def join(pieces: Sequence[Piece]) -> Transcript:
         for start, end, text, piece in zip(starts, ends, texts, pieces, strict=True)
         if text
     )
-    return Transcript(_spaced([segment.text for segment in segments]), segments)
+    return Transcript(spaced([segment.text for segment in segments]), segments)
 
 
 def _seamed(before: str, after: str, shared_s: float, share: float) -> tuple[str, str]:
@@ -121,7 +121,7 @@ def _bare(word: str) -> str:
     return "".join(char for char in folded if char.isalnum() or unicodedata.category(char).startswith("M")) or folded
 
 
-def _spaced(texts: Sequence[str]) -> str:
+def spaced(texts: Sequence[str]) -> str:
     """The texts with a space between them, but for scripts that are written without."""
     joined = ""
     for text in texts:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,8 +17,10 @@ import soxr
 
 from gemma4cli.errors import DecodeError, FetchError
 from gemma4cli.media import MediaOptions
+from gemma4cli.media.audio import stream_audio
+from gemma4cli.media.decoded import Audio
 from gemma4cli.records import Media
-from gemma4cli.speech import Piece, Span, cut, join
+from gemma4cli.speech import Cut, CutOptions, Piece, Span, cut, hear, join
 from gemma4cli.speech.activity import detector, measure, portable_detector
 
 CASES = Path(__file__).parents[2].parent / "shared" / "cases"
@@ -31,7 +34,11 @@ def wav(samples: np.ndarray) -> bytes:
 
 
 def spans(samples: np.ndarray, start_s: float | None = None, end_s: float | None = None) -> tuple[Span, ...]:
-    return cut(Media("", wav(samples.astype(np.float32)), None, start_s, end_s), MediaOptions())
+    return of(Media("", wav(samples.astype(np.float32)), None, start_s, end_s))
+
+
+def of(medium: Media) -> tuple[Span, ...]:
+    return cut(stream_audio(medium, MediaOptions()), medium.start_s or 0.0).spans
 
 
 @pytest.mark.parametrize("level", [0.0, 0.001, 0.03, 0.3])
@@ -46,7 +53,7 @@ def test_what_is_not_speech_gives_no_span(level: float) -> None:
 
 def test_what_cannot_be_read() -> None:
     with pytest.raises(FetchError, match="no such file"):
-        cut(Media("/nowhere/a.wav"), MediaOptions())
+        of(Media("/nowhere/a.wav"))
     with pytest.raises(DecodeError, match="no samples"):
         spans(np.zeros(0))
 
@@ -108,6 +115,34 @@ def test_a_part_of_a_sound_is_cut_within_itself() -> None:
     assert whole[0].end_s - whole[0].start_s > 20.0
 
 
+def test_a_sound_is_read_once_and_held_only_where_one_span_holds_it() -> None:
+    sound, _ = digits([0.3], 40)
+    taken = 0
+
+    def parts(samples: np.ndarray) -> Iterator[np.ndarray]:
+        nonlocal taken
+        for part in np.split(samples, range(8000, len(samples), 8000)):
+            taken += len(part)
+            yield part
+
+    short, long = sound[: 30 * RATE], sound[: 30 * RATE + 1]
+    heard = hear(parts(short))
+    assert isinstance(heard, Audio)
+    assert np.array_equal(heard.samples, short)
+    assert (heard.duration_s, taken) == (30.0, len(short))
+    taken = 0
+    for found in (hear(parts(long), 5.0), hear(parts(long), 5.0, vad=False)):
+        assert found == cut([long], 5.0)
+    assert taken == 2 * len(long)
+    assert isinstance(hear(parts(short), 0.0, CutOptions(max_s=10.0)), Cut)
+
+
+def test_silence_is_a_sound_only_to_those_who_do_not_ask_for_speech() -> None:
+    silence = np.zeros(2 * RATE, np.float32)
+    assert hear([silence]) == Cut((), 2.0)
+    assert isinstance(hear([silence], vad=False), Audio)
+
+
 def test_pieces_of_any_length_are_heard_alike() -> None:
     rng = np.random.default_rng(4)
     sound = (rng.standard_normal(RATE * 10) * 0.1).astype(np.float32)
@@ -138,7 +173,7 @@ def test_cases() -> None:
     heard = [case for case in sounds if "transcript" in case["expect"] and case["file"]]
     assert len(heard) > 5
     for case in heard:
-        found = cut(Media(str(CASES / case["file"])), MediaOptions())
+        found = of(Media(str(CASES / case["file"])))
         words = re.findall(r"\w+", case["expect"]["transcript"])
         assert bool(words) == bool(found), case["file"]
         for segment in case["expect"].get("segments", ()):
