@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -20,6 +21,7 @@ from pebble import ProcessExpired, ProcessPool
 from gemma4cli import resources
 from gemma4cli.records import Failure, Item, MediaFacts, Rendered, Split, Stage, Unrendered
 from gemma4cli.render import RenderJob
+from gemma4cli.transport import Inbox, Outbox
 
 TRIES = 2  # of a row whose reader died
 TRIES_OF_A_POOL = 5  # of a row that was under way when all readers died, most likely of something else
@@ -27,6 +29,7 @@ Handover = Callable[[Rendered | Unrendered | Split], None]
 
 # The job in a worker: its pickled form until the first row, for a renderer takes a second to build.
 _job: bytes | RenderJob = b""
+_outbox: Outbox | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -53,6 +56,7 @@ class RenderPool:
         self._context.set_forkserver_preload(["gemma4cli.pool", *job.renderer.preload])
         self._lock = threading.RLock()
         self._open: dict[int, _Ticket] = {}  # by the key of the row
+        self._inbox = Inbox()
         self._pool = self._new_pool()
         self._closed = False
 
@@ -75,6 +79,7 @@ class RenderPool:
         with self._lock:
             self._closed = True
         _dispose(self._pool)
+        self._inbox.close()
 
     def _works(self) -> bool:
         try:
@@ -83,7 +88,9 @@ class RenderPool:
             return False
 
     def _new_pool(self) -> ProcessPool:
-        return ProcessPool(self.workers, initializer=_set_job, initargs=(self._job,), context=self._context)
+        return ProcessPool(
+            self.workers, initializer=_set_job, initargs=(self._job, self._inbox.line), context=self._context
+        )
 
     def _try(self, ticket: _Ticket) -> None:
         with self._lock:
@@ -112,16 +119,22 @@ class RenderPool:
             if isinstance(error, CancelledError | BrokenProcessPool):
                 return  # the pool broke, and `tend` starts the row again
             del self._open[ticket.item.row_index]
+        outcome: Rendered | Unrendered | Split | None = None
         if error is None:
-            outcome = future.result()
-            if isinstance(outcome, Rendered):
-                outcome = replace(outcome, payload=pickle.loads(outcome.payload))
+            try:
+                outcome = self._unpacked(future.result())
+            except Exception as unforeseen:  # no memory or no descriptor left, here
+                error = unforeseen
+        if outcome is not None:
             self._deliver(replace(outcome, attempts=outcome.attempts + ticket.attempt - 1))
         elif isinstance(error, TimeoutError):
             message = f"not fetched, decoded and rendered within {self._limit_s:g} s; --row-timeout gives it longer"
             self._deliver(_lost(ticket, "timeout", message))
         else:
             self._deliver(_lost(ticket, "internal", f"{type(error).__name__}: {error}"))
+
+    def _unpacked(self, outcome: Rendered | Unrendered | Split) -> Rendered | Unrendered | Split:
+        return replace(outcome, payload=self._inbox.open(outcome.payload)) if isinstance(outcome, Rendered) else outcome
 
 
 def _dispose(pool: ProcessPool) -> None:
@@ -134,18 +147,17 @@ def _lost(ticket: _Ticket, type: str, message: str) -> Unrendered:
     return Unrendered(ticket.item.row_index, failure, MediaFacts(), attempts=ticket.attempt)
 
 
-def _set_job(pickled: bytes) -> None:
-    global _job
-    _job = pickled
+def _set_job(pickled: bytes, line: socket.socket) -> None:
+    global _job, _outbox
+    _job, _outbox = pickled, Outbox(line)
 
 
 def _render(item: Item) -> Rendered | Unrendered | Split:
-    """Runs in a worker. The payload goes back by value: shared memory would outlive a worker that dies."""
+    """Runs in a worker. The payload's large parts go ahead, into memory that is shared."""
     global _job
     if isinstance(_job, bytes):
         _job = pickle.loads(_job)
         assert isinstance(_job, RenderJob)
+    assert _outbox is not None
     outcome = _job.render(item)
-    if isinstance(outcome, Rendered):
-        return replace(outcome, payload=pickle.dumps(outcome.payload, pickle.HIGHEST_PROTOCOL))
-    return outcome
+    return replace(outcome, payload=_outbox.send(outcome.payload)) if isinstance(outcome, Rendered) else outcome
