@@ -8,13 +8,16 @@ has neither threads nor an accelerator.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import forkserver
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -25,6 +28,8 @@ from gemma4cli.transport import Inbox, Outbox
 
 TRIES = 2  # of a row whose reader died
 TRIES_OF_A_POOL = 5  # of a row that was under way when all readers died, most likely of something else
+# There is a process for each core. Read by libraries when they are loaded, and by the C library's allocator.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 Handover = Callable[[Rendered | Unrendered | Split], None]
 
 # The job in a worker: its pickled form until the first row, for a renderer takes a second to build.
@@ -54,6 +59,8 @@ class RenderPool:
         self.workers = max(1, min(resources.cores(), rows if rows is not None else resources.cores()))
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["gemma4cli.pool", *job.renderer.preload])
+        with _environment(ONE_THREAD):
+            forkserver.ensure_running()  # now, so that it imports while the engine starts
         self._lock = threading.RLock()
         self._open: dict[int, _Ticket] = {}  # by the key of the row
         self._inbox = Inbox()
@@ -135,6 +142,21 @@ class RenderPool:
 
     def _unpacked(self, outcome: Rendered | Unrendered | Split) -> Rendered | Unrendered | Split:
         return replace(outcome, payload=self._inbox.open(outcome.payload)) if isinstance(outcome, Rendered) else outcome
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """For a process that is started inside; ours, and the engine's later, are as they were."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _dispose(pool: ProcessPool) -> None:
