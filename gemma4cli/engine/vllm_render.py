@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -92,7 +93,8 @@ class VllmRenderer:
         prompt, token_ids = self._tokenized(request.system, tuple(content))
         if not media:
             return {**tokens_input(list(token_ids), prompt=prompt), "arrival_time": time.time()}
-        name = f"row-{request.row_index}"
+        # The engine keeps what it has encoded under this name, also after the row: no other row may ever bear it.
+        name = f"row-{request.row_index}-{secrets.token_hex(4)}"
         if self._direct is not None:
             return self._direct.build(prompt, token_ids, media, request.max_soft_tokens, name)
         (payload,) = self._renderer.render_cmpl([_prompt(prompt, media, request.max_soft_tokens, name)])

@@ -162,7 +162,9 @@ def test_rows_of_one_renderer_do_not_share_anything(renderers: Renderers) -> Non
     second = renderers.ours.render(Request(2, (picture(48, 64), "What?"), "", 280, 16))
     again = renderers.ours.render(Request(1, (picture(64, 48), "What?"), "", 70, 16))
     assert_same(first, again)
-    assert first.payload["mm_hashes"] == again.payload["mm_hashes"] != second.payload["mm_hashes"]
+    # The engine takes media of one name for the same media, and a row may come again with less of it.
+    names = {ready.payload["mm_hashes"]["image"][0] for ready in (first, second, again)}
+    assert len(names) == 3
 
 
 def test_too_many_media_are_told_alike(renderers: Renderers) -> None:
