@@ -16,11 +16,13 @@ from typing import Any
 
 from gemma4cli import flag_values, recipes
 from gemma4cli.errors import UsageError
-from gemma4cli.gemma import MAX_FRAMES
+from gemma4cli.gemma import MAX_AUDIO_SECONDS, MAX_FRAMES
+from gemma4cli.media.options import MediaOptions
 from gemma4cli.recipes import Prompts, Recipe
 from gemma4cli.records import Kind, Sampling
 
 BUDGETS = (70, 140, 280, 560, 1120)
+BUCKET_ORDER, INPUT_ORDER = "bucket", "input"
 TASKS = ("caption", "transcribe", "annotate")
 
 
@@ -54,6 +56,23 @@ class MediaSettings:
     pages: bool = False
     window: float | None = None
 
+    def options(self) -> MediaOptions:
+        """What reading media needs to know of it."""
+        return MediaOptions(
+            background=self.background,
+            max_frames=self.max_frames,
+            max_pixels=self.max_pixels,
+            max_duration_s=self.max_duration,
+            max_audio_s=MAX_AUDIO_SECONDS,
+            root=self.root,
+            allow_private_hosts=self.allow_private_hosts,
+            budget=self.max_soft_tokens,
+            fps=self.fps,
+            animation_frames=self.frames,
+            pages=self.frames or (None if self.pages else 1),
+            channel=self.channel,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -78,6 +97,7 @@ class RunConfig:
     translate_to: the language that transcripts are translated into; None leaves them as they are.
     sound: how the sound track of a video is transcribed beside the answer; None leaves it unheard.
     summary: how the answers to a video's windows are summed up; None puts them one below the other.
+    order: how rows follow one another through the engine; the output is in the order of the input whatever it is.
     """
 
     task: str
@@ -92,6 +112,7 @@ class RunConfig:
     translate_to: str | None = None
     sound: Recipe | None = None
     summary: Recipe | None = None
+    order: str = BUCKET_ORDER
 
     def recipe(self, task: str | None) -> Recipe:
         """What an item is asked: a row, or a piece of one that has a task of its own."""
@@ -154,6 +175,7 @@ class Overrides:
     frames: str | None = None
     pages: bool = False
     window: float | None = None
+    order: str | None = None
     row_timeout: float | None = None
     stall_timeout: float | None = None
     max_engine_deaths: int | None = None
@@ -214,6 +236,7 @@ def build(task: str, user: Overrides) -> RunConfig:
         translate_to=user.translate_to and user.translate_to.strip(),
         sound=recipes.of_sound(defaults("transcribe"), user.language) if user.with_audio else None,
         summary=recipes.of_summary(base, user) if user.summarise else None,
+        order=flag_values.one_of("--order", user.order or BUCKET_ORDER, (BUCKET_ORDER, INPUT_ORDER)),
     )
 
 

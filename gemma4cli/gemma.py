@@ -27,6 +27,8 @@ UNIFIED_SAMPLES_PER_TOKEN = 640
 
 _HOP = 160  # samples from one feature frame to the next, 10 ms
 _TIMESTAMP_TOKENS = 7  # " mm:ss " is one token a character
+FRAME_MARKS = 2 + _TIMESTAMP_TOKENS
+"""Tokens around a video frame: its begin, its end and its timestamp."""
 
 
 def image_size(width: int, height: int, budget: int) -> tuple[int, int]:
@@ -53,6 +55,24 @@ def image_tokens(width: int, height: int, budget: int) -> int:
     """Soft tokens of an upright image, at most `budget`; begin and end of image are two more."""
     resized_width, resized_height = image_size(width, height, budget)
     return (resized_width // PIXELS_PER_TOKEN) * (resized_height // PIXELS_PER_TOKEN)
+
+
+def auto_budget(width: int, height: int, most: int) -> int:
+    """The largest budget up to `most` at which an upright image has no side enlarged; the smallest one if none is so.
+
+    More tokens would be spent on pixels that the image does not have.
+    """
+    for budget in reversed(BUDGETS):
+        if budget <= most:
+            resized_width, resized_height = image_size(width, height, budget)
+            if resized_width <= width and resized_height <= height:
+                return budget
+    return BUDGETS[0]
+
+
+def smaller_budget(budget: int) -> int:
+    """The next budget below; the smallest has none."""
+    return max((each for each in BUDGETS if each < budget), default=budget)
 
 
 def audio_tokens(samples: int) -> int:
@@ -82,7 +102,7 @@ def video_prompt_tokens(width: int, height: int, frames: int) -> int:
 
     Exact for clips under 100 minutes up to the first timestamp, which is one token shorter than the others.
     """
-    return frames * (video_frame_tokens(width, height) + 2 + _TIMESTAMP_TOKENS)
+    return frames * (video_frame_tokens(width, height) + FRAME_MARKS)
 
 
 def even_frames(total: int, count: int = MAX_FRAMES) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
-"""The line: pending rows -> render pool -> engine -> answer -> sink. Only the rows in flight are in memory."""
+"""The line: pending rows -> plan -> render pool -> engine -> answer -> sink. Only the rows in flight are in memory."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
 
-from gemma4cli import tasks
+from gemma4cli import plan, tasks
+from gemma4cli.ahead import Ahead
 from gemma4cli.companions import Companions
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Engine
@@ -26,7 +28,12 @@ from gemma4cli.stop import Stop
 TEND_S = 1.0  # between looks at the pool while nothing comes
 BYTES_IN_FLIGHT = 2 * 2**30  # of rendered media; a video of 32 frames is 31 MB
 
-Event = Rendered | Unrendered | Split | Generation | EngineError | Stop
+
+class Arrived:
+    """Rows that were waited for are ready to be taken."""
+
+
+Event = Rendered | Unrendered | Split | Generation | EngineError | Stop | Arrived
 
 
 @dataclass(slots=True)
@@ -62,14 +69,16 @@ def run(
     """
     sink.root = config.media.root
     stats.busy.readers = pool.workers
-    for row in chain(_rows(config, pending, pool, engine, events, companions, stats), sink.duplicates()):
-        with stats.busy.writing():
-            item = sink.item(row.row_index)
-            sink.write(row)
-            if companions is not None:
-                companions.write(item, row)
-        stats.count(row)
-        stats.check_failures()
+    windows = plan.arranged(pending, plan.Planner(config), config.order, pending.total)
+    with contextlib.closing(Ahead(windows, lambda: events.put(Arrived()))) as rows:
+        for row in chain(_rows(config, rows, pool, engine, events, companions, stats), sink.duplicates()):
+            with stats.busy.writing():
+                item = sink.item(row.row_index)
+                sink.write(row)
+                if companions is not None:
+                    companions.write(item, row)
+            stats.count(row)
+            stats.check_failures()
     summary = stats.summary(config.as_dict(), engine.describe())
     summary["kept"] = {"ok": pending.kept_ok, "failed": pending.kept_failed}
     if companions is not None:
@@ -80,7 +89,7 @@ def run(
 
 def _rows(
     config: RunConfig,
-    inputs: Iterable[Item],
+    source: Ahead,
     pool: RenderPool,
     engine: Engine,
     events: queue.SimpleQueue[Event],
@@ -88,7 +97,7 @@ def _rows(
     stats: Stats,
 ) -> Iterator[Row]:
     """Output rows as they finish, while as many are in flight as the engine can use."""
-    source, flights, pieces = iter(inputs), dict[int, _Flight](), deque[_Flight]()
+    flights, pieces = dict[int, _Flight](), deque[_Flight]()
     nbytes = rendering = 0  # of the flights
     keys = count(-1, -1)  # of pieces of rows; the rows themselves have their row_index
     stop: Stop | None = None
@@ -102,7 +111,7 @@ def _rows(
             and nbytes < BYTES_IN_FLIGHT
         ):
             # Pieces go first: a row that has begun holds memory until its last piece is there.
-            item = None if pieces else next(source, None)
+            item = None if pieces else source.take()
             if item is not None and item.failure is not None:
                 yield _failed(config, item, Unrendered(item.row_index, item.failure, MediaFacts()))
                 continue
@@ -110,7 +119,7 @@ def _rows(
                 yield _skipped(config, item)
                 continue
             if not pieces and item is None:
-                more = False
+                more = not source.ended
                 break
             if not started:
                 engine.start(events.put)
@@ -119,7 +128,7 @@ def _rows(
             flights[flight.item.row_index] = flight
             rendering += 1
             pool.submit(flight.item)
-        if not flights:
+        if not flights and not more:
             break
         if stats.generating:
             full = len(flights) - rendering >= engine.sequences or nbytes >= BYTES_IN_FLIGHT
@@ -134,6 +143,8 @@ def _rows(
         match event:
             case EngineError():
                 raise event
+            case Arrived():
+                pass
             case Stop():
                 stop, more = event, False
                 pieces.clear()

@@ -132,6 +132,24 @@ class MediaFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """What is known of one medium without decoding it; None for what is not.
+
+    kind: what it will be read as.  width, height: upright pixels.  duration_s: of all of it, as its header has it.
+    frames: of a video, or pages of a file that has several; 1 of a still picture.
+    failure: why it cannot be read, as far as its header shows that.
+    """
+
+    kind: Kind | None = None
+    width: int | None = None
+    height: int | None = None
+    duration_s: float | None = None
+    fps: float | None = None
+    frames: int | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Rendered:
     """A row ready for the engine.
 

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
 from typing import TYPE_CHECKING, TypeVar
 
-from gemma4cli import gemma, media, tasks
+from gemma4cli import buckets, gemma, media, tasks
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Renderer, Request
 from gemma4cli.errors import DecodeError, FetchError, RenderError, RowError
@@ -175,20 +174,7 @@ class RenderJob:
                 max_soft_tokens=lower[-1] if lower else settings.max_soft_tokens,
                 max_frames=max(1, settings.max_frames // 2),
             )
-        return media.MediaOptions(
-            background=settings.background,
-            max_frames=settings.max_frames,
-            max_pixels=settings.max_pixels,
-            max_duration_s=settings.max_duration,
-            max_audio_s=gemma.MAX_AUDIO_SECONDS,
-            root=settings.root,
-            allow_private_hosts=settings.allow_private_hosts,
-            budget=settings.max_soft_tokens,
-            fps=settings.fps,
-            animation_frames=settings.frames,
-            pages=settings.frames or (None if settings.pages else 1),
-            channel=settings.channel,
-        )
+        return settings.options()
 
 
 def _passing(error: FetchError) -> bool:
@@ -216,17 +202,16 @@ def _facts(parts: Sequence[Part]) -> MediaFacts:
 
 
 def _bucket(parts: Sequence[Part], budget: int) -> str:
-    """What the encoder pads rows to: the budget, the duration in steps of 5 s, the number of frames."""
     names = []
     for part in parts:
         match part:
             case Image():
-                names.append(f"image-{budget}")
+                names.append(buckets.image(budget))
             case Audio():
-                names.append(f"audio-{ceil(part.duration_s / 5) * 5}s")
+                names.append(buckets.audio(part.duration_s))
             case Video():
-                names.append(f"video-{len(part.frames)}f")
-    return "+".join(names)
+                names.append(buckets.video(len(part.frames)))
+    return buckets.joined(names)
 
 
 def _failure(error: Exception, stage: Stage) -> Failure:

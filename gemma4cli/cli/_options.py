@@ -214,6 +214,15 @@ class RunOptions:
     dedupe: Annotated[
         bool, flag("--dedupe", panel=OUTPUT, help="Compute equal inputs once; the others get the same answer.")
     ] = False
+    order: Annotated[
+        str | None,
+        flag(
+            "--order",
+            panel=LIMITS,
+            metavar="HOW",
+            help="How rows go through the engine: bucket, alike together, or input. The output's order is the input's.",
+        ),
+    ] = None
     quiet: Annotated[bool, flag("--quiet", "-q", panel=OUTPUT, help="Only errors.")] = False
     verbose: Annotated[
         bool, flag("--verbose", "-v", panel=OUTPUT, help="Settings, and vLLM's own log, on standard error.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from gemma4cli.errors import DecodeError
+from gemma4cli.media import interpretation
 from gemma4cli.media.decoded import Audio, Image, Video
 from gemma4cli.media.options import MediaOptions
 from gemma4cli.records import Kind, Media
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from gemma4cli.media.sniff import Content
 
 __all__ = ["Audio", "Image", "MediaOptions", "Video", "load", "load_all", "video_length"]
-
-_A = {Kind.IMAGE: "an image", Kind.AUDIO: "a sound", Kind.VIDEO: "a video"}
 
 
 def load(media: Media, kinds: frozenset[Kind], options: MediaOptions) -> Image | Audio | Video:
@@ -40,8 +38,7 @@ def load_all(
     from gemma4cli.media.fetch import fetch
     from gemma4cli.media.sniff import sniff
 
-    if media.kind is not None and media.kind not in kinds:
-        raise DecodeError("wrong_kind", f"the row gives {_A[media.kind]}, but this task takes {_listed(kinds)}")
+    interpretation.refuse_kind(media.kind, kinds)
     with fetch(media, options) as file:
         content = sniff(file)
         if content.kind is Kind.IMAGE:
@@ -76,19 +73,14 @@ def video_length(media: Media, kinds: frozenset[Kind], options: MediaOptions) ->
 def _load_image(
     file: BinaryIO, content: Content, asked: Kind | None, kinds: frozenset[Kind], options: MediaOptions
 ) -> tuple[Image | Video, *tuple[Image, ...]]:
-    wants_frames = asked is Kind.VIDEO or (asked is None and Kind.IMAGE not in kinds and Kind.VIDEO in kinds)
-    if content.animated and (wants_frames or (options.animation_frames is not None and Kind.VIDEO in kinds)):
+    if interpretation.may_be_frames(content, asked, kinds, options):
         from gemma4cli.media.animation import decode_animation, is_moving
 
-        if wants_frames or is_moving(file, options):
+        if interpretation.wants_frames(asked, kinds) or is_moving(file, options):
             if options.animation_frames is not None:
                 options = replace(options, max_frames=options.animation_frames)
             return (decode_animation(file, options),)
-    if asked is Kind.VIDEO:
-        raise DecodeError("no_video_stream", f"no video stream: this is {content.name}, a still image")
-    if asked is Kind.AUDIO or Kind.IMAGE not in kinds:
-        wanted = _A[asked] if asked else _listed(kinds)
-        raise DecodeError("wrong_kind", f"this is {content.name}, an image, where {wanted} is needed")
+    interpretation.refuse_picture(content, asked, kinds)
     from gemma4cli.media.image import decode_image, decode_pages
 
     if options.pages != 1 and content.paged:
@@ -102,25 +94,13 @@ def _load_stream(
 ) -> Audio | Video:
     from gemma4cli.media.container import open_container, video_stream
 
-    asked = media.kind
-    if asked is Kind.IMAGE:
-        raise DecodeError("wrong_kind", f"this is {content.name}, where an image is needed")
+    interpretation.refuse_stream(content, media.kind)
     with open_container(file, content.name) as container:
         stream = None if content.kind is Kind.AUDIO else video_stream(container)
-        found = Kind.VIDEO if stream is not None else Kind.AUDIO
-        kind = asked or (found if found in kinds else Kind.AUDIO)
-        if kind is Kind.VIDEO:
-            if stream is None:
-                raise DecodeError("no_video_stream", f"no video stream: this {content.name} holds sound alone")
+        if interpretation.stream_kind(content, stream, media.kind, kinds) is Kind.VIDEO:
             from gemma4cli.media.video import decode_video
 
             return decode_video(container, stream, options)
-        if kind not in kinds:
-            raise DecodeError("wrong_kind", f"this is {_A[found]} ({content.name}), where {_listed(kinds)} is needed")
         from gemma4cli.media.audio import decode_audio
 
         return decode_audio(container, options, media.start_s, media.end_s)
-
-
-def _listed(kinds: frozenset[Kind]) -> str:
-    return " or ".join(_A[kind] for kind in Kind if kind in kinds)

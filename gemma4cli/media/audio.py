@@ -52,7 +52,7 @@ def decode_audio(
     With a span, the samples are those that a whole decode has there, and `duration_s` is their length.
     Raises DecodeError with a type of `no_audio_stream`, `unsupported_codec`, `no_samples` or `too_short`.
     """
-    stream = _stream(container)
+    stream = audio_stream(container)
     limit = None if options.max_audio_s is None else int((options.max_audio_s + _EXTRA_S) * AUDIO_RATE)
     parts: list[NDArray[np.float32]] = []
     count = 0
@@ -64,7 +64,7 @@ def decode_audio(
     _refuse_short(count, start_s)
     duration_s = count / AUDIO_RATE
     if limit is not None and count > limit and start_s is None and end_s is None:
-        duration_s = max(duration_s, _declared_s(container, stream))
+        duration_s = max(duration_s, declared_s(container, stream))
     return Audio(np.concatenate(parts)[:limit], duration_s)
 
 
@@ -79,7 +79,7 @@ def stream_audio(media: Media, options: MediaOptions) -> Iterator[NDArray[np.flo
             raise DecodeError("wrong_kind", f"this is {content.name}, an image, where a sound is needed")
         with open_container(file, content.name) as container:
             count = 0
-            for part in _span(container, _stream(container), media.start_s, media.end_s, options.channel):
+            for part in _span(container, audio_stream(container), media.start_s, media.end_s, options.channel):
                 count += len(part)
                 refuse_endless(count / AUDIO_RATE, options)
                 yield part
@@ -97,7 +97,8 @@ def _refuse_short(count: int, start_s: float | None) -> None:
         )
 
 
-def _stream(container: Any) -> Any:
+def audio_stream(container: Any) -> Any:
+    """The first audio stream. Raises DecodeError with a type of `no_audio_stream` or `unsupported_codec`."""
     stream = next(iter(container.streams.audio), None)
     if stream is None:
         raise DecodeError("no_audio_stream", "the file has no sound track")
@@ -279,7 +280,7 @@ def _resampled(sound: Sound) -> Iterator[NDArray[np.float32]]:
         yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
 
 
-def _declared_s(container: Any, stream: Any) -> float:
+def declared_s(container: Any, stream: Any) -> float:
     """Seconds that the header promises, as far as the file's size bears it out; 0 where it says nothing."""
     declared = 0.0
     if stream.duration and stream.time_base:

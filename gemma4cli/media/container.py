@@ -24,10 +24,14 @@ _FORMATS = (
     "wav", "w64", "mp3", "flac", "aac", "ac3", "eac3", "aiff", "au", "caf", "amr", "amrnb", "amrwb", "ape", "wv", "tta",
 )  # fmt: skip
 
+_HEADER_ONLY = {"probesize": "2048", "analyzeduration": "1"}  # bytes and microseconds
+
 
 @contextmanager
-def open_container(file: BinaryIO, name: str) -> Iterator[Any]:
+def open_container(file: BinaryIO, name: str, *, header_only: bool = False) -> Iterator[Any]:
     """An open av container over `file`; `name` says in messages what it is.
+
+    header_only: do not read on into the streams to find out what the header does not say.
 
     Raises DecodeError with a type of `truncated` or `corrupt`, also for what ffmpeg raises within the block.
     """
@@ -35,7 +39,11 @@ def open_container(file: BinaryIO, name: str) -> Iterator[Any]:
         with av.open(
             file,
             metadata_errors="ignore",
-            options={"format_whitelist": ",".join(_FORMATS), "protocol_whitelist": ""},
+            options={
+                "format_whitelist": ",".join(_FORMATS),
+                "protocol_whitelist": "",
+                **(_HEADER_ONLY if header_only else {}),
+            },
             io_open=_refuse,
             buffer_size=1 << 18,
         ) as container:

@@ -13,7 +13,7 @@ import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image as Pillow
@@ -48,6 +48,14 @@ _MOST_PAGES = 64
 _MARGIN = 2  # how far above the model's size a reduced picture stays, so that reducing cannot be seen
 
 
+class Header(NamedTuple):
+    """Upright size in pixels, and how many frames or pages there are."""
+
+    width: int
+    height: int
+    frames: int
+
+
 def decode_image(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -> Image:
     """Decodes the first picture of a file.
 
@@ -77,6 +85,21 @@ def decode_pages(file: BinaryIO, options: MediaOptions) -> tuple[Image, ...]:
             _refuse_large(picture, options)
             pages.append(_upright(picture, options))
         return tuple(pages)
+
+
+def read_header(file: BinaryIO, options: MediaOptions, *, heif: bool = False, frames: bool = False) -> Header:
+    """What a picture's header says; nothing is decoded. With `frames`, they or the pages are counted.
+
+    Raises what `decode_image` raises for headers.
+    """
+    with reading():
+        picture = open_picture(file, options, heif=heif)
+        # Pillow would decode a PNG to look for a block after its pixels.
+        unknown = picture.format == "PNG" and "exif" not in picture.info
+        width, height = picture.size
+        if not unknown and _orientation(picture) in _SWAPS:
+            width, height = height, width
+        return Header(width, height, getattr(picture, "n_frames", 1) if frames else 1)
 
 
 def _upright(picture: Pillow.Image, options: MediaOptions) -> Image:

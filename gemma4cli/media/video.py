@@ -31,7 +31,7 @@ def decode_video(container: Any, stream: Any, options: MediaOptions) -> Video:
 
     Raises DecodeError with a type of `unsupported_codec`, `too_large` or `no_frames`.
     """
-    _prepare(stream, options)
+    prepare(stream, options)
     timeline = None
     if options.part_only and options.start_s is not None and options.end_s is not None:
         timeline = read_part(container, stream, options.start_s, options.end_s)
@@ -63,14 +63,15 @@ def decode_video(container: Any, stream: Any, options: MediaOptions) -> Video:
 
 def video_length(container: Any, stream: Any, options: MediaOptions) -> float:
     """Seconds from the first frame to the end of the last, without decoding any. Raises as `decode_video` does."""
-    _prepare(stream, options)
+    prepare(stream, options)
     timeline = read_timeline(container, stream)
     duration = float((timeline.end - timeline.times[0]) * timeline.time_base)
     refuse_endless(duration, options)
     return duration
 
 
-def _prepare(stream: Any, options: MediaOptions) -> None:
+def prepare(stream: Any, options: MediaOptions) -> None:
+    """Raises DecodeError with a type of `unsupported_codec` or `too_large`, by the header."""
     try:
         codec = stream.codec_context
     except ValueError:
