@@ -174,7 +174,7 @@ class RenderJob:
                 max_soft_tokens=lower[-1] if lower else settings.max_soft_tokens,
                 max_frames=max(1, settings.max_frames // 2),
             )
-        return settings.options()
+        return replace(settings.options(), exact_frames=self.renderer.exact_frames)
 
 
 def _passing(error: FetchError) -> bool:

@@ -46,6 +46,11 @@ class Renderer(Protocol):
         """Modules that a process needs for it: worth importing once and forking."""
         ...
 
+    @property
+    def exact_frames(self) -> bool:
+        """Whether it takes a video's frames at the size that the model sees (see MediaOptions)."""
+        ...
+
     def render(self, request: Request) -> EngineInput:
         """Raises RenderError when the row does not fit the model."""
         ...

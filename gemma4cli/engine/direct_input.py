@@ -88,11 +88,11 @@ class DirectInput:
         """A medium's fields for the model, its tokens, and which of them the encoder fills."""
         match datum:
             case Image():
-                values, positions = patches.patched([datum.pixels], budget, self._dtype)
-                count = gemma.image_tokens(datum.pixels.shape[1], datum.pixels.shape[0], budget)
+                whole = datum.width, datum.height
+                values, positions = patches.patched([datum.pixels], whole, budget, self._dtype)
                 return (
                     self._fields("image", pixel_values=values, pixel_position_ids=positions),
-                    *self._picture_tokens(count),
+                    *self._picture_tokens(gemma.image_tokens(*whole, budget)),
                 )
             case Video():
                 return self._video(datum)
@@ -100,9 +100,9 @@ class DirectInput:
                 return self._audio(datum)
 
     def _video(self, video: Video) -> tuple[Any, list[int], Any]:
-        values, positions = patches.patched(list(video.frames), gemma.VIDEO_BUDGET, self._dtype)
-        each = gemma.video_frame_tokens(video.frames.shape[2], video.frames.shape[1])
-        counts = [each] * len(video.frames)
+        whole = video.width, video.height
+        values, positions = patches.patched(list(video.frames), whole, gemma.VIDEO_BUDGET, self._dtype)
+        counts = [gemma.video_frame_tokens(*whole)] * len(video.frames)
         tokens = self._info.get_video_repl(
             timestamps=list(video.times_s), num_soft_tokens_per_frame=counts, processor=self._hf
         )

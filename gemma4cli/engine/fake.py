@@ -64,6 +64,7 @@ class _Answer:
 class FakeRenderer:
     """Counts the tokens that the model would take, and digests the row into its answer."""
 
+    exact_frames = False
     preload: tuple[str, ...] = ("PIL.Image", "av", "numpy", "gemma4cli.media.decoded")
 
     def __init__(self, behaviour: Behaviour) -> None:

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL.Image import Resampling
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional as transforms
 
 from gemma4cli.gemma import PIXELS_PER_TOKEN, image_size
+from gemma4cli.media.resize import resized
 
 PATCH = 16  # side in pixels
 PATCHES_PER_TOKEN = (PIXELS_PER_TOKEN // PATCH) ** 2
@@ -42,30 +41,24 @@ def knows(image_processor: Any) -> bool:
     )
 
 
-def patched(pictures: Sequence[NDArray[np.uint8]], budget: int, dtype: Any) -> tuple[Any, Any]:
+def patched(pictures: Sequence[NDArray[np.uint8]], whole: tuple[int, int], budget: int, dtype: Any) -> tuple[Any, Any]:
     """Patches of upright RGB pictures of one size, and where each lies.
 
-    pictures: uint8 (h, w, 3) each.  budget: soft tokens of each at most, to which its patches are filled up with zeros.
+    pictures: uint8 (h, w, 3) each.  whole: width and height that they had before anybody scaled them down.
+    budget: soft tokens of each at most, to which its patches are filled up with zeros.
     Returns `dtype` (n, budget * 9, 768) in 0 to 1, and int64 (n, budget * 9, 2) of column and row, -1 where filled up.
     """
-    height, width = pictures[0].shape[:2]
-    target = image_size(width, height, budget)
-    columns, rows = target[0] // PATCH, target[1] // PATCH
+    width, height = image_size(*whole, budget)
+    columns, rows = width // PATCH, height // PATCH
     values = torch.empty((len(pictures), budget * PATCHES_PER_TOKEN, PATCH * PATCH * 3), dtype=dtype)
     real = values[:, : rows * columns]
     for picture, into in zip(pictures, real, strict=True):
-        grid = _resized(picture, *target).reshape(3, rows, PATCH, columns, PATCH)
+        grid = torch.from_numpy(resized(picture, width, height)).view(rows, PATCH, columns, PATCH, 3)
         # Bytes are whole numbers in any float type, so that one rounding remains, that of the product.
-        into.view(rows, columns, PATCH, PATCH, 3).copy_(grid.permute(1, 3, 2, 4, 0))
+        into.view(rows, columns, PATCH, PATCH, 3).copy_(grid.transpose(1, 2))
     real.mul_(SCALE)
     values[:, rows * columns :] = 0
     return values, _positions(columns, rows, budget).expand(len(pictures), -1, -1)
-
-
-def _resized(picture: NDArray[np.uint8], width: int, height: int) -> Any:
-    """uint8 (3, height, width)."""
-    channels_first = torch.from_numpy(picture).permute(2, 0, 1)
-    return transforms.resize(channels_first, [height, width], interpolation=InterpolationMode.BICUBIC, antialias=True)
 
 
 @functools.lru_cache(maxsize=256)

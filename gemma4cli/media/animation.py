@@ -12,7 +12,7 @@ from gemma4cli.media.decoded import Video
 from gemma4cli.media.image import open_picture, reading
 from gemma4cli.media.options import MediaOptions
 from gemma4cli.media.timeline import frames_between
-from gemma4cli.media.video import kept_size
+from gemma4cli.media.video import kept_size, shrunk
 
 _LEAST_MS = 10
 _DEFAULT_MS = 100  # what browsers make of a delay of 10 ms or less
@@ -44,14 +44,15 @@ def decode_animation(file: BinaryIO, options: MediaOptions) -> Video:
             clock += length if length > _LEAST_MS else _DEFAULT_MS
         wanted = frames_between(starts, round(clock), 1000, options) if starts else ()
         width, height = picture.size
-        size = kept_size(width, height, options.frame_scale)
+        size = (width, height) if options.exact_frames else kept_size(width, height, options.frame_scale)
         frames = []
         picture.seek(0)
         for index in wanted:
             picture.seek(index)
             picture.load()
             rgb = to_rgb(picture, options.background)
-            frames.append(np.array(rgb if rgb.size == size else rgb.resize(size)))
+            frame = np.array(rgb if rgb.size == size else rgb.resize(size))
+            frames.append(shrunk(frame, width, height) if options.exact_frames else frame)
     if not frames:
         raise DecodeError("no_frames", "the file holds no frames")
     return Video(

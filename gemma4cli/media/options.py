@@ -27,6 +27,7 @@ class MediaOptions:
     pages: how many pages of a file become pictures, from the first on; None takes all.
     channel: of a sound: `mix`, `left`, `right`, or a number from 1.
     frame_scale: a video's frames are kept at no more than this many times the size that the model sees.
+    exact_frames: they come at that very size, by the model's own resize, which needs torch.
     timeout_s: seconds for a download as a whole.
     max_bytes: size of a download, at most.
     root: files outside this folder are refused, whatever links and `..` lead there; None allows all.
@@ -47,6 +48,7 @@ class MediaOptions:
     pages: int | None = 1
     channel: str = "mix"
     frame_scale: float = 2.0
+    exact_frames: bool = False
     timeout_s: float = 60.0
     max_bytes: int = 2 << 30
     root: str | None = None

@@ -172,7 +172,7 @@ class _Picture:
         if not self.width:
             self.width, self.height = (frame.height, frame.width) if transposed else (frame.width, frame.height)
             _refuse_large(self.width, self.height, self._options)
-            self._size = kept_size(self.width, self.height, self._options.frame_scale)
+            self._size = self._kept_size()
         width, height = self._size
         if transposed:
             width, height = height, width
@@ -181,7 +181,21 @@ class _Picture:
         ).to_ndarray()
         if transposed:
             rgb = rgb.transpose(1, 0, 2)
-        return np.ascontiguousarray(rgb[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1])
+        upright: NDArray[np.uint8] = np.ascontiguousarray(rgb[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1])
+        return shrunk(upright, self.width, self.height) if self._options.exact_frames else upright
+
+    def _kept_size(self) -> tuple[int, int]:
+        if self._options.exact_frames:
+            return self.width, self.height
+        return kept_size(self.width, self.height, self._options.frame_scale)
+
+
+def shrunk(frame: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
+    """A frame of a video of this size as the model sees it, where that is smaller."""
+    from gemma4cli.media.resize import resized
+
+    model = image_size(width, height, VIDEO_BUDGET)
+    return resized(frame, *model) if model[0] * model[1] < width * height else frame
 
 
 def kept_size(width: int, height: int, scale: float) -> tuple[int, int]:

@@ -20,6 +20,7 @@ SAMPLING = Sampling(8, 0.0, 1.0, 0, 0)
 
 class NoRenderer:
     preload = ()
+    exact_frames = False
 
     def render(self, request: Request) -> EngineInput:
         raise AssertionError

@@ -366,3 +366,27 @@ def test_a_box_that_claims_to_reach_beyond_every_file_is_a_row_error(tmp_path: P
     with pytest.raises(DecodeError) as error:
         load(Media(str(path), None, Kind.VIDEO), frozenset({Kind.VIDEO}), MediaOptions())
     assert error.value.type in ("truncated", "corrupt")
+
+
+@pytest.mark.parametrize("size", [(1280, 720), (720, 1440), (320, 240)])
+def test_exact_frames_are_what_the_model_makes_of_whole_ones(tmp_path: Path, size: tuple[int, int]) -> None:
+    resize = pytest.importorskip("gemma4cli.media.resize")
+    path = tmp_path / "noise.mp4"
+    noise = np.random.default_rng(3).integers(0, 256, (4, size[1], size[0], 3), np.uint8)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=4, options={"preset": "ultrafast"})
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+        for picture in noise:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+
+    def frames(**options: Any) -> Any:
+        video = load(Media(str(path)), frozenset({Kind.VIDEO}), MediaOptions(**options))
+        assert isinstance(video, Video)
+        assert (video.width, video.height) == size
+        return video.frames
+
+    whole, exact = frames(frame_scale=100), frames(exact_frames=True)
+    model = gemma.image_size(*size, gemma.VIDEO_BUDGET)
+    expected = [resize.resized(frame, *model) if model[0] < size[0] else frame for frame in whole]
+    assert np.array_equal(exact, np.stack(expected))
