@@ -20,6 +20,7 @@ from gemma4cli.gemma import MAX_AUDIO_SECONDS, MAX_FRAMES
 from gemma4cli.media.options import MediaOptions
 from gemma4cli.recipes import Prompts, Recipe
 from gemma4cli.records import Kind, Sampling
+from gemma4cli.speech.spans import SHORTEST_S
 
 BUDGETS = (70, 140, 280, 560, 1120)
 BUCKET_ORDER, INPUT_ORDER = "bucket", "input"
@@ -38,6 +39,7 @@ class MediaSettings:
     frames: an animated picture is a video of so many frames, a file of several pages so many pictures; None takes
         the first picture.  pages: a file of several pages is several pictures.
     window: seconds after which a video goes on as another; None shows the model the whole at once.
+    max_segment: seconds of sound that the model is to hear at a time, at most.
     """
 
     max_soft_tokens: int
@@ -55,6 +57,7 @@ class MediaSettings:
     frames: int | None = None
     pages: bool = False
     window: float | None = None
+    max_segment: float = float(MAX_AUDIO_SECONDS)
 
     def options(self) -> MediaOptions:
         """What reading media needs to know of it."""
@@ -176,6 +179,7 @@ class Overrides:
     pages: bool = False
     window: float | None = None
     order: str | None = None
+    max_segment: float | None = None
     row_timeout: float | None = None
     stall_timeout: float | None = None
     max_engine_deaths: int | None = None
@@ -231,6 +235,12 @@ def build(task: str, user: Overrides) -> RunConfig:
             frames=flag_values.frames(user.frames, MAX_FRAMES),
             pages=user.pages,
             window=None if user.window is None else flag_values.between("--window", user.window, 1.0, 86_400.0),
+            max_segment=flag_values.between(
+                "--max-segment",
+                media.get("max_segment", MAX_AUDIO_SECONDS) if user.max_segment is None else user.max_segment,
+                SHORTEST_S,
+                float(MAX_AUDIO_SECONDS),
+            ),
         ),
         limits=_limits(user),
         translate_to=user.translate_to and user.translate_to.strip(),

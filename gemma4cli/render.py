@@ -16,6 +16,7 @@ from gemma4cli.media.decoded import Audio, Image, Video
 from gemma4cli.models import Model
 from gemma4cli.records import Failure, Item, Kind, Media, MediaFacts, Rendered, Split, Stage, Unrendered
 from gemma4cli.speech import CutOptions, Span, hear
+from gemma4cli.speech.spans import SHORTEST_S
 from gemma4cli.windows import windows
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ class RenderJob:
         """A sound that the model can hear, or the parts of one that it cannot hear whole or in which nobody speaks."""
         from gemma4cli.media.audio import stream_audio
 
-        found = hear(stream_audio(medium, options), medium.start_s or 0.0, vad=self.config.media.vad)
+        cutting = CutOptions.up_to(self.config.media.max_segment)
+        found = hear(stream_audio(medium, options), medium.start_s or 0.0, cutting, vad=self.config.media.vad)
         return (found,) if isinstance(found, Audio) else Split(row_index, (), found.spans, found.duration_s)
 
     def _split(self, item: Item, medium: Media, options: media.MediaOptions) -> Split | None:
@@ -150,12 +152,12 @@ class RenderJob:
             shown = windows(begins, ends, window)
         if self.config.sound is None:
             return Split(item.row_index, shown, None, length_s) if len(shown) > 1 else None
-        cutting = CutOptions()
-        if len(shown) > 1:  # so that what was said can be told apart by windows
-            cutting = CutOptions(max_s=min(cutting.max_s, max(window or 0.0, cutting.least_s)))
+        longest = self.config.media.max_segment
+        if len(shown) > 1 and window is not None:  # so that what was said can be told apart by windows
+            longest = min(longest, max(window, SHORTEST_S))
         try:
             sound = stream_audio(replace(medium, kind=Kind.AUDIO), options)
-            found = hear(sound, begins, cutting, vad=self.config.media.vad)
+            found = hear(sound, begins, CutOptions.up_to(longest), vad=self.config.media.vad)
         except DecodeError as error:
             if error.type not in ("no_audio_stream", "no_samples", "too_short"):
                 raise

@@ -48,6 +48,15 @@ def transcribe(
         bool | None,
         flag("--vad/--no-vad", panel=MEDIA, help="Leave out clips in which nobody speaks. Default: yes."),
     ] = None,
+    max_segment: Annotated[
+        float | None,
+        flag(
+            "--max-segment",
+            panel=MEDIA,
+            metavar="S",
+            help="Cut recordings into parts of S seconds at most: 4 to 30, which is what the model hears. Default: 30.",
+        ),
+    ] = None,
     format: Annotated[
         str | None,
         flag(
@@ -94,6 +103,7 @@ def transcribe(
         translate_to=target,
         condition_on_previous_text=condition_on_previous_text,
         vad=vad,
+        max_segment=max_segment,
     )
 
 

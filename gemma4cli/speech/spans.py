@@ -25,7 +25,11 @@ WINDOW = 512
 """Samples that are judged at once, which is what the detector is made for."""
 WINDOW_S = WINDOW / AUDIO_RATE
 
+SHORTEST_S = 4.0
+"""What the longest span of a sound may be set to, at least."""
+
 _SECOND = 31  # windows
+_OVERLAP_S = 3.0
 _SETTLED = 2  # windows at the ends of a pause in which a word may still die away
 
 Run = tuple[int, int]  # windows from, to
@@ -57,7 +61,7 @@ class CutOptions:
     margin_s: float = 0.5
     min_pause_s: float = 0.16
     long_pause_s: float = 3.0
-    overlap_s: float = 3.0
+    overlap_s: float = _OVERLAP_S
     begins: float = 0.3
     goes_on: float = 0.2
     min_speech_s: float = 0.09
@@ -67,6 +71,11 @@ class CutOptions:
     def __post_init__(self) -> None:
         if not self.least_s <= self.max_s <= MAX_AUDIO_SECONDS:
             raise ValueError(f"the longest span is {self.least_s:g} to {MAX_AUDIO_SECONDS} s, not {self.max_s:g} s")
+
+    @classmethod
+    def up_to(cls, max_s: float) -> CutOptions:
+        """Spans of at most so many seconds, from SHORTEST_S on; short ones have less to share."""
+        return cls(max_s=max_s, overlap_s=min(_OVERLAP_S, 0.3 * max_s))
 
     @property
     def least_s(self) -> float:

@@ -118,6 +118,14 @@ def test_a_summary_that_fails_fails_its_row_and_retrying_mends_it(gemma4, film, 
     assert "--summarise: prompt was" in refused.stderr
 
 
+def test_recordings_are_cut_into_shorter_parts_on_request(gemma4, film, talk: np.ndarray) -> None:
+    path = film("talk.mp4", 25, talk[: 25 * 16_000])
+    assert len(lines(gemma4("transcribe", path, *FAKE).stdout)[0]["segments"]) == 1
+    (row,) = lines(gemma4("transcribe", path, *FAKE, "--max-segment", "5").stdout)
+    assert len(row["segments"]) > 5
+    assert all(s["end"] - s["start"] <= 5.0 for s in row["segments"])
+
+
 def test_parts_of_a_sound_may_know_what_was_said_before(gemma4, film, talk: np.ndarray) -> None:
     path = film("long.mp4", 70, talk)
     (apart,) = lines(gemma4("transcribe", path, *FAKE).stdout)
@@ -137,6 +145,7 @@ def test_parts_of_a_sound_may_know_what_was_said_before(gemma4, film, talk: np.n
         (["caption", "--window", "9", "--summarise", "--summary-prompt", " "], "--summary-prompt is empty"),
         (["caption", "--language", "English"], "--language"),
         (["transcribe", "--window", "9"], "--window"),
+        (["transcribe", "--max-segment", "31"], "--max-segment 31"),
         (["transcribe", "--with-audio"], "--with-audio"),
         (["annotate", "--prompt", "Hm?", "--with-audio"], "--with-audio"),
     ],
