@@ -22,7 +22,6 @@ from gemma4cli.recipes import Prompts, Recipe
 from gemma4cli.records import Kind, Sampling
 from gemma4cli.speech.spans import SHORTEST_S
 
-BUDGETS = (70, 140, 280, 560, 1120)
 BUCKET_ORDER, INPUT_ORDER = "bucket", "input"
 TASKS = ("caption", "transcribe", "annotate")
 
@@ -31,6 +30,7 @@ TASKS = ("caption", "transcribe", "annotate")
 class MediaSettings:
     """How media become pixels and samples; `background` is RGB from 0 to 255.
 
+    max_soft_tokens: of an image; with auto_soft_tokens at most, for the size of each says how many are worth it.
     root: files outside this folder are refused; None allows all.
     vad: clips in which nobody speaks are not given to the model for transcription, which would invent words.
     channel: `mix`, `left`, `right`, or the number of the channel of a sound that is heard, from 1.
@@ -43,6 +43,7 @@ class MediaSettings:
     """
 
     max_soft_tokens: int
+    auto_soft_tokens: bool
     max_frames: int
     background: tuple[int, int, int]
     max_pixels: int
@@ -163,7 +164,7 @@ class Overrides:
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
-    max_soft_tokens: int | None = None
+    max_soft_tokens: int | str | None = None
     max_frames: int | None = None
     background: str | None = None
     max_pixels: int | None = None
@@ -211,6 +212,7 @@ def build(task: str, user: Overrides) -> RunConfig:
         return media[name] if value is None else value
 
     own = recipes.of_task(base, user)
+    soft_tokens, auto = flag_values.soft_tokens(chosen("max_soft_tokens"), base["media"]["auto_soft_tokens"])
     return RunConfig(
         task=task,
         kinds=frozenset(Kind(kind) for kind in base["kinds"]),
@@ -220,7 +222,8 @@ def build(task: str, user: Overrides) -> RunConfig:
         prompts=own.prompts,
         sampling=own.sampling,
         media=MediaSettings(
-            max_soft_tokens=flag_values.one_of("--max-soft-tokens", chosen("max_soft_tokens"), BUDGETS),
+            max_soft_tokens=soft_tokens,
+            auto_soft_tokens=auto,
             max_frames=int(flag_values.between("--max-frames", chosen("max_frames"), 1, 32)),
             background=flag_values.colour(chosen("background")),
             max_pixels=flag_values.at_least("--max-pixels", chosen("max_pixels"), 1),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gemma4cli.errors import UsageError
+from gemma4cli.gemma import BUDGETS
 
 T = TypeVar("T")
 
@@ -39,6 +40,22 @@ def channel(text: str) -> str:
     if word in (MIX, *_SIDES) or (word.isdecimal() and int(word) >= 1):
         return word if word in (MIX, *_SIDES) else str(int(word))
     raise UsageError(f"--channel {text} is not possible", "It takes mix, left, right, or a channel's number from 1.")
+
+
+def soft_tokens(value: int | str, most: int) -> tuple[int, bool]:
+    """Soft tokens of an image, and whether they are a limit below which its size decides: `280`, `auto`, `auto:560`.
+
+    most: the limit of `auto` alone.
+    """
+    word, colon, limit = str(value).strip().lower().partition(":")
+    auto = word == "auto"
+    number = (limit if colon else str(most)) if auto else str(value).strip()
+    if number.isascii() and number.isdecimal() and int(number) in BUDGETS:
+        return int(number), auto
+    raise UsageError(
+        f"--max-soft-tokens {value} is not possible",
+        f"It takes one of {', '.join(map(str, BUDGETS))}, auto, or auto:N for at most N of them.",
+    )
 
 
 def frames(text: str | None, most: int) -> int | None:

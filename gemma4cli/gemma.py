@@ -8,6 +8,7 @@ placeholder count that differs from the encoder's by one is a row that fails.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 BUDGETS = (70, 140, 280, 560, 1120)
 """Soft tokens that an image may take at most; the processor accepts these alone."""
@@ -68,6 +69,14 @@ def auto_budget(width: int, height: int, most: int) -> int:
             if resized_width <= width and resized_height <= height:
                 return budget
     return BUDGETS[0]
+
+
+def row_budget(sizes: Iterable[tuple[int, int]], most: int) -> int:
+    """The budget that the images of a row share, which is what the largest of them can use; `most` without any.
+
+    sizes: upright width and height of each.
+    """
+    return max((auto_budget(width, height, most) for width, height in sizes), default=most)
 
 
 def smaller_budget(budget: int) -> int:

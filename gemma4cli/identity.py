@@ -133,6 +133,8 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
                 value = getattr(section, field.name)
                 flag = f"--{field.name.replace('_', '-')}"
                 found[flag] = value if isinstance(value, (int, float, str)) or value is None else str(value)
+    if found.pop("--auto-soft-tokens"):
+        found["--max-soft-tokens"] = f"auto:{config.media.max_soft_tokens}"
     # What is not set is left out, so that a setting that a later version adds makes no difference until it is used.
     return {name: value for name, value in found.items() if value is not None and value is not False}
 

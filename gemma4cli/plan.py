@@ -58,8 +58,9 @@ class Planner:
         self._settings = config.media
         self._options = config.media.options()
         self._kinds = config.kinds
-        # Without `auto` all pictures are of one bucket, whatever their size.
-        self._pictures_alike = not self._settings.pages and self._settings.frames is None
+        settings = config.media
+        # Then all pictures are of one bucket, whatever their size.
+        self._pictures_alike = not (settings.pages or settings.frames or settings.auto_soft_tokens)
 
     def probes(self, item: Item) -> tuple[Probe, ...]:
         """What is known of the row's media, from its columns or their headers. Reads files; never raises."""
@@ -84,7 +85,12 @@ class Planner:
 
     def budget(self, probes: Iterable[Probe]) -> int:
         """The soft tokens that an image of the row may take."""
-        return self._settings.max_soft_tokens
+        most = self._settings.max_soft_tokens
+        if not self._settings.auto_soft_tokens:
+            return most
+        pictures = [each for each in probes if each.kind is Kind.IMAGE]
+        sizes = [(each.width, each.height) for each in pictures if each.width is not None and each.height is not None]
+        return _row_budget(tuple(sizes), most) if len(sizes) == len(pictures) else most
 
     def rank(self, item: Item, probes: Iterable[Probe] | None) -> Rank:
         """Where the row belongs among others. What could not be read comes first: it fails at once."""
@@ -172,6 +178,7 @@ def _image(known: Probe, budget: int) -> Load:
     )
 
 
+_row_budget = lru_cache(maxsize=1 << 16)(gemma.row_budget)
 _image_tokens = lru_cache(maxsize=1 << 16)(gemma.image_tokens)
 
 

@@ -54,7 +54,7 @@ class RenderJob:
                 self._check_fits(loaded[0])
                 parts += loaded
             decode_ms, started, facts, stage = _ms_since(started), time.perf_counter(), _facts(parts), Stage.RENDER
-            recipe, budget = self.config.recipe(item.task), options.budget or gemma.DEFAULT_BUDGET
+            recipe, budget = self.config.recipe(item.task), self._budget(item, parts)
             prompt = tasks.prompt(recipe.prompts, item, _kinds(parts))
             asked = (*parts, prompt) if prompt else tuple(parts)
             request = Request(
@@ -166,14 +166,21 @@ class RenderJob:
             heard = (Span(begins, begins + found.duration_s),) if isinstance(found, Audio) else found.spans
         return Split(item.row_index, shown, heard, length_s if len(shown) > 1 else None)
 
+    def _budget(self, item: Item, parts: Sequence[Part]) -> int:
+        """The soft tokens that each image of the row may take."""
+        settings = self.config.media
+        budget = settings.max_soft_tokens
+        if settings.auto_soft_tokens:
+            budget = gemma.row_budget([(part.width, part.height) for part in parts if isinstance(part, Image)], budget)
+        return gemma.smaller_budget(budget) if item.smaller else budget
+
     def _options(self, item: Item) -> media.MediaOptions:
         """As the run says; half of it for a row that was too much for the engine."""
         settings = self.config.media
         if item.smaller:
-            lower = [budget for budget in gemma.BUDGETS if budget < settings.max_soft_tokens]
             settings = replace(
                 settings,
-                max_soft_tokens=lower[-1] if lower else settings.max_soft_tokens,
+                max_soft_tokens=gemma.smaller_budget(settings.max_soft_tokens),
                 max_frames=max(1, settings.max_frames // 2),
             )
         return replace(settings.options(), exact_frames=self.renderer.exact_frames)

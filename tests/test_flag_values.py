@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma4cli.errors import UsageError
-from gemma4cli.flag_values import channel, frames, seconds, span
+from gemma4cli.flag_values import channel, frames, seconds, soft_tokens, span
 
 
 @given(st.integers(0, 99), st.integers(0, 59), st.integers(0, 59_999))
@@ -44,3 +44,13 @@ def test_numbers_of_frames() -> None:
     for text in ("0", "33", "some", ""):
         with pytest.raises(UsageError, match=r"^--frames"):
             frames(text, 32)
+
+
+def test_soft_tokens_are_a_number_or_left_to_the_images() -> None:
+    given = (280, "70", "auto", " AUTO:560 ", "auto:1120")
+    assert [soft_tokens(value, 280) for value in given] == [
+        (280, False), (70, False), (280, True), (560, True), (1120, True)
+    ]  # fmt: skip
+    for wrong in (300, "300", "auto:", "auto:300", "auto:auto", "many", "", "280:auto", "-70", "\u0667\u0660"):
+        with pytest.raises(UsageError, match=r"^--max-soft-tokens"):
+            soft_tokens(wrong, 280)

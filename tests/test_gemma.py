@@ -162,3 +162,31 @@ def test_nearly_all_sizes_agree_and_all_do_once_they_are_resized(width: int, hei
         assert gemma.engine_agrees(*resized, budget)
     if max(width, height) < 16 * min(width, height):
         assert gemma.engine_agrees(width, height, budget)
+
+
+@given(sides, sides, budgets)
+def test_auto_enlarges_no_side_of_an_image_where_that_is_possible(width: int, height: int, most: int) -> None:
+    budget = gemma.auto_budget(width, height, most)
+    assert budget in gemma.BUDGETS
+    assert budget <= most
+
+    def fits(each: int) -> bool:
+        resized = gemma.image_size(width, height, each)
+        return resized[0] <= width and resized[1] <= height
+
+    assert fits(budget) or budget == 70
+    assert not any(fits(each) for each in gemma.BUDGETS if budget < each <= most)
+    assert budget == gemma.auto_budget(height, width, most)
+
+
+@given(st.lists(st.tuples(sides, sides), max_size=4), budgets)
+def test_images_of_a_row_share_the_largest_of_their_budgets(sizes: list[tuple[int, int]], most: int) -> None:
+    each = [gemma.auto_budget(width, height, most) for width, height in sizes]
+    assert gemma.row_budget(sizes, most) == (max(each) if each else most)
+
+
+def test_known_auto_budgets() -> None:
+    sizes = [(224, 224), (640, 480), (800, 600), (1024, 768), (1920, 1080), (4000, 3000), (1, 1), (9000, 20)]
+    assert [gemma.auto_budget(*size, 1120) for size in sizes] == [70, 140, 140, 280, 560, 1120, 70, 70]
+    assert [gemma.auto_budget(*size, 280) for size in sizes] == [70, 140, 140, 280, 280, 280, 70, 70]
+    assert [gemma.smaller_budget(budget) for budget in gemma.BUDGETS] == [70, 70, 140, 280, 560]

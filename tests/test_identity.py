@@ -139,3 +139,10 @@ def test_digests_are_taken_of_allowed_files_of_bounded_size(tmp_path: Path) -> N
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1 << 40)
     assert digest(Media(f"{tmp_path}/sparse")) == (0, 0)
+
+
+def test_auto_budgets_are_a_setting_of_their_own(tmp_path: Path) -> None:
+    model = models.find("tiny")
+    fixed, auto = made_by(model, max_soft_tokens=280), made_by(model, max_soft_tokens="auto")
+    assert identity.differences(fixed, auto) == ['--max-soft-tokens was 280, is "auto:280"']
+    assert made_by(model) == fixed

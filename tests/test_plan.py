@@ -211,6 +211,32 @@ def test_an_image_takes_what_was_planned(width: int, height: int, budget: int) -
     assert_as_rendered(config, Item(0, "a", "", (Media("", file.getvalue()),)))
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 2500), st.integers(1, 2500)), min_size=1, max_size=3),
+    st.sampled_from(["auto", "auto:280", "auto:70"]),
+)
+@settings(deadline=None, max_examples=30)
+def test_the_reader_picks_the_budget_that_was_planned(sizes: list[tuple[int, int]], wanted: str) -> None:
+    from io import BytesIO
+
+    media = []
+    for size in sizes:
+        file = BytesIO()
+        Image.new("L", size).save(file, "PNG", compress_level=1)
+        media.append(Media("", file.getvalue()))
+    config = build("annotate", Overrides(prompt="x", engine="fake", max_soft_tokens=wanted))
+    assert_as_rendered(config, Item(0, "a", "", tuple(media)))
+
+
+def test_a_row_that_the_engine_dies_on_gets_less_than_auto_gave_it(photos: Path) -> None:
+    config = build("annotate", Overrides(prompt="x", engine="fake", max_soft_tokens="auto"))
+    file = photos / "large.png"
+    Image.new("L", (1024, 768)).save(file)
+    item = Item(0, "a", "", (Media(str(file)),))
+    assert [rendered(config, each).bucket for each in (item, replace(item, smaller=True))] == ["image-280", "image-140"]
+    file.unlink()
+
+
 @given(st.integers(200, 480_000))
 @settings(deadline=None, max_examples=25)
 def test_a_sound_takes_what_was_planned(samples: int) -> None:

@@ -105,12 +105,12 @@ class RunOptions:
     ] = None
     seed: Annotated[int | None, flag("--seed", panel=ANSWER, metavar="N", help="Seed of every row.")] = None
     max_soft_tokens: Annotated[
-        int | None,
+        str | None,
         flag(
             "--max-soft-tokens",
             panel=MEDIA,
-            metavar="N",
-            help="Tokens for an image: 70, 140, 280, 560 or 1120.",
+            metavar="N|auto[:N]",
+            help="Tokens for an image: 70, 140, 280, 560 or 1120; auto: by its size, at most N.",
         ),
     ] = None
     max_frames: Annotated[
