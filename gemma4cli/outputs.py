@@ -86,7 +86,7 @@ def claim(output: Output, overwrite: bool) -> IO[str]:
         if not output.path.parent.is_dir():
             parent = printable(str(output.path.parent))
             raise UsageError(f"no such folder: {parent}", f"make it first: mkdir -p {parent}")
-        _refuse_foreign(output)
+        refuse_foreign(output)
         output.state.mkdir(parents=True, exist_ok=True)
         lock = _locked(output)
         try:
@@ -165,7 +165,8 @@ def _close(lock: weakref.ref[IO[str]]) -> None:
             held.close()
 
 
-def _refuse_foreign(output: Output) -> None:
+def refuse_foreign(output: Output) -> None:
+    """Raises UsageError where something of others lies in the output's place; OSError where that cannot be told."""
     shown = printable(str(output.path))
     if output.format is not Format.FOLDER:
         if output.path.is_dir():

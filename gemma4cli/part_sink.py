@@ -17,7 +17,7 @@ from gemma4cli import assembly, keys, ledger, outputs, parts, pending, reading, 
 from gemma4cli.duplicates import Duplicates
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.escaping import printable
-from gemma4cli.identity import UNKNOWN, Key, content_key, differences, id_key
+from gemma4cli.identity import UNKNOWN, Key, content_key, id_key
 from gemma4cli.inputs import Inputs
 from gemma4cli.ledger import Source
 from gemma4cli.outputs import Output
@@ -70,7 +70,7 @@ class PartSink(Sink):
             message = f"cannot read what is in {self._shown}: {error.strerror or error}"
             raise UsageError(message, "choose another output") from error
         self.notices = self.ledger.notices
-        self._refuse_other_settings()
+        pending.refuse_settings(self.ledger.fingerprint, fingerprint, resume, self._shown)
         self._part_rows, self._part_seconds, self._clock = part_rows, part_seconds, clock
         self._rows: list[Row] = []
         self._keys: list[Key] = []
@@ -96,9 +96,8 @@ class PartSink(Sink):
             ids, contents = pending.read_keys(inputs)
             plan = self._plan = pending.plan(live, ids, contents, self._resume)
             pending.refuse(plan, self._resume, self._shown, self._id_of)
-            redone = np.isin(keys.column(live, "row_index"), plan.row_index)
             total = int(np.count_nonzero(plan.row_index >= 0))
-            kept_keys = live.filter(pa.array(~redone))
+            kept_keys = pending.stay(plan, live)
             kept = ledger.counts(kept_keys)
             self._left = functools.partial(pending.items, plan, inputs, self._expect)
         else:
@@ -223,16 +222,6 @@ class PartSink(Sink):
         """Leaves word of how many rows there are, for whoever looks while the job runs or after it was stopped."""
         with contextlib.suppress(OSError), parts.whole_file(self.state / "job.json") as temporary:
             temporary.write_bytes(strict_json.encode({"total": total}) + b"\n")
-
-    def _refuse_other_settings(self) -> None:
-        made = self.ledger.fingerprint
-        if made is None or not self._fingerprint or self._resume.new_only or self._resume.retry_failed:
-            return
-        found = differences(made, self._fingerprint)
-        if found:
-            more = f" (and {len(found) - 4} more)" if len(found) > 4 else ""
-            message = f"{self._shown} was made with other settings: {'; '.join(found[:4])}{more}"
-            raise UsageError(message, pending.WAYS)
 
     def _id_of(self, row_index: int) -> str:
         with contextlib.suppress(parts.DamagedPartError, KeyError):

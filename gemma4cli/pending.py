@@ -6,7 +6,7 @@ Keys decide, not positions: a row that is done is known again wherever it now st
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from gemma4cli import keys
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.escaping import printable
-from gemma4cli.identity import UNKNOWN, Key, content_key, id_key
+from gemma4cli.identity import UNKNOWN, Key, content_key, differences, id_key
 from gemma4cli.records import Item
 
 Ints = np.ndarray[Any, np.dtype[Any]]
@@ -188,6 +188,25 @@ def refuse(plan: Plan, resume: Resume, shown: str, id_of: Callable[[int], str]) 
         first = ", ".join(printable(id_of(int(row)))[:80] for row in rows[:_SHOWN])
         more = ", ..." if len(rows) > _SHOWN else ""
         raise UsageError(f"{shown}: {count} {what}: {first}{more}", WAYS)
+
+
+def stay(plan: Plan, live: pa.Table) -> pa.Table:
+    """The keys of the committed rows that are not done again."""
+    return live.filter(pa.array(~np.isin(keys.column(live, "row_index"), plan.row_index)))
+
+
+def refuse_settings(made: Mapping[str, Any] | None, fingerprint: Mapping[str, Any], resume: Resume, shown: str) -> None:
+    """Refuses to go on with other settings than rows were made with, where nothing says that this is meant.
+
+    Raises:
+        UsageError: naming the settings.
+    """
+    if made is None or not fingerprint or resume.new_only or resume.retry_failed:
+        return
+    found = differences(made, fingerprint)
+    if found:
+        more = f" (and {len(found) - 4} more)" if len(found) > 4 else ""
+        raise UsageError(f"{shown} was made with other settings: {'; '.join(found[:4])}{more}", WAYS)
 
 
 def lost(rows: int) -> JobError:

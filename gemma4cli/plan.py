@@ -62,16 +62,20 @@ class Planner:
         # Then all pictures are of one bucket, whatever their size.
         self._pictures_alike = not (settings.pages or settings.frames or settings.auto_soft_tokens)
 
+    def stated(self, item: Item) -> tuple[Probe, ...] | None:
+        """What the row's columns say of its media; None where that is not enough."""
+        known = stated(item, self._kinds)
+        return None if known is None else (known,)
+
     def probes(self, item: Item) -> tuple[Probe, ...]:
         """What is known of the row's media, from its columns or their headers. Reads files; never raises."""
-        known = stated(item, self._kinds)
-        return (known,) if known is not None else tuple(probe(each, self._kinds, self._options) for each in item.media)
+        return self.stated(item) or tuple(probe(each, self._kinds, self._options) for each in item.media)
 
     def known(self, item: Item) -> tuple[Probe, ...] | None:
         """As much of that as sorting the row needs, if no file must be read for it."""
-        found = stated(item, self._kinds)
+        found = self.stated(item)
         if found is not None:
-            return (found,)
+            return found
         if self._pictures_alike and all(medium.kind is Kind.IMAGE for medium in item.media):
             return tuple(Probe(Kind.IMAGE, frames=1) for _ in item.media)
         return () if item.failure is not None else None

@@ -13,6 +13,7 @@ from typing import Any
 from gemma4cli import __version__
 from gemma4cli.busy import Busy
 from gemma4cli.errors import JobError
+from gemma4cli.rates import Pace
 from gemma4cli.records import Row, Status
 
 WINDOW_S = 30.0
@@ -37,6 +38,7 @@ class Stats:
         self.finish: Counter[str] = Counter()
         self.busy_ms: defaultdict[str, float] = defaultdict(float)
         self.busy = Busy(clock)
+        self.pace = Pace()
         self._clock = clock
         self._began_at = datetime.now(UTC)
         self._began = clock()
@@ -59,6 +61,7 @@ class Stats:
     def engine_ready(self) -> None:
         """Rates count from here: loading a model is not the rows' time."""
         self._generating = self._clock()
+        self.pace.begin(self._generating)
 
     def count(self, row: Row) -> None:
         now = self._clock()
@@ -74,6 +77,7 @@ class Stats:
             self.tokens[name] += getattr(row, f"{name}_tokens") or 0
         for name in ("decode", "render", "queue", "generate"):
             self.busy_ms[name] += getattr(row, f"{name}_ms") or 0.0
+        self.pace.count(row, now)
         self._recent.append((now, row.output_tokens or 0))
         while now - self._recent[0][0] > WINDOW_S:
             self._recent.popleft()

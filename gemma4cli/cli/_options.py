@@ -223,6 +223,10 @@ class RunOptions:
             help="How rows go through the engine: bucket, alike together, or input. The output's order is the input's.",
         ),
     ] = None
+    dry_run: Annotated[
+        bool,
+        flag("--dry-run", panel=OUTPUT, help="Only say what the run will come to, from headers, as gemma4 plan does."),
+    ] = False
     quiet: Annotated[bool, flag("--quiet", "-q", panel=OUTPUT, help="Only errors.")] = False
     verbose: Annotated[
         bool, flag("--verbose", "-v", panel=OUTPUT, help="Settings, and vLLM's own log, on standard error.")

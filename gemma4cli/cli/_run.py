@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,25 +16,33 @@ if TYPE_CHECKING:
     from gemma4cli.config import RunConfig
     from gemma4cli.inputs import Inputs
     from gemma4cli.models import Model
+    from gemma4cli.pending import Resume
 
 
-def run_task(task: str, options: RunOptions, form: Form | None = None, **own: Any) -> int:
-    """Runs a task and returns the exit code. Everything that can be refused is, before the model loads.
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run that nothing speaks against, before anything of it is done."""
 
-    `form` says which files go with each row; `own` holds overrides from flags that this task alone has.
+    config: RunConfig
+    model: Model
+    inputs: Inputs
+    output: str
+    fingerprint: dict[str, Any]
+    resume: Resume
+
+
+def prepared(task: str, options: RunOptions, **own: Any) -> Job:
+    """From flags to a job. `own` holds overrides from flags that this task alone has.
 
     Raises:
         UsageError, JobError: see `gemma4cli.errors`.
     """
     from gemma4cli import config as configuration
-    from gemma4cli import models, openai_batch, tasks
-    from gemma4cli.companions import Companions
+    from gemma4cli import models, tasks
     from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
     from gemma4cli.pending import Resume
     from gemma4cli.records import Kind
-    from gemma4cli.sink import Sink
-    from gemma4cli.stats import Stats
 
     mine = {field.name for field in fields(options)}
     shared = {
@@ -71,6 +79,29 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
             "annotate needs to know what to ask",
             'Give --prompt "What is the brand?", or --prompt-column NAME for a prompt in each row.',
         )
+    resume = Resume(options.new_only, options.retry_failed, partial=options.limit is not None)
+    return Job(config, model, inputs, output, fingerprint(config, model), resume)
+
+
+def run_task(task: str, options: RunOptions, form: Form | None = None, **own: Any) -> int:
+    """Runs a task and returns the exit code. Everything that can be refused is, before the model loads.
+
+    `form` says which files go with each row; `own` holds overrides from flags that this task alone has.
+
+    Raises:
+        UsageError, JobError: see `gemma4cli.errors`.
+    """
+    from gemma4cli import openai_batch, rates
+    from gemma4cli.companions import Companions
+    from gemma4cli.sink import Sink
+    from gemma4cli.stats import Stats
+
+    job = prepared(task, options, **own)
+    if options.dry_run:
+        from gemma4cli.cli._plan import show
+
+        return show(job, options, form)
+    config, model, inputs, output = job.config, job.model, job.inputs, job.output
     in_openai = options.format == "openai"
     sink = Sink.open(
         output,
@@ -78,8 +109,8 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
         inputs.columns,
         config.as_dict(),
         options.overwrite,
-        fingerprint=fingerprint(config, model),
-        resume=Resume(options.new_only, options.retry_failed, partial=options.limit is not None),
+        fingerprint=job.fingerprint,
+        resume=job.resume,
         dedupe=options.dedupe,
         stdout=_output.standard_output() if output == "-" else None,
         line_of=(lambda row: openai_batch.line_of(row, config.model, int(time.time()))) if in_openai else None,
@@ -111,6 +142,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
                     raise
         if in_openai and sink.state is not None:
             openai_batch.write(Path(output), config.model)
+    rates.record(config, stats.pace)
     if not options.quiet:
         _output.print_summary(summary, output)
         if pending.skipped:

@@ -39,10 +39,9 @@ def inspect(
     from rich.console import Console
 
     from gemma4cli import inspection, strict_json
-    from gemma4cli.errors import JobError, UsageError
+    from gemma4cli.cli._stdout import write_lines
+    from gemma4cli.errors import JobError
 
-    if sys.stdout is None:
-        raise UsageError("standard output is closed", "Leave out >&-.")
     without = 0
     lines: Iterator[bytes]
     try:
@@ -53,14 +52,14 @@ def inspect(
         elif as_json:
             lines = iter([strict_json.encode(inspection.inspect(output).as_dict(), indent=2)])
         else:
-            width = Console().width if sys.stdout.isatty() else None
+            width = Console().width if sys.stdout is not None and sys.stdout.isatty() else None
             told = _lines(inspection.inspect(output))
             lines = ((line if width is None else _cut(line, width)).encode(errors="backslashreplace") for line in told)
     except OSError as error:
         raise JobError(
             f"cannot read {_plain(str(error.filename or output))}: {error.strerror or error}", "Is it yours to read?"
         ) from error
-    _write(lines)
+    write_lines(lines)
     if without:
         rows = "1 failed row has" if without == 1 else f"{without:,} failed rows have"
         typer.echo(f"{rows} no input that could be named: its bytes are in the manifest, or unreadable", err=True)
@@ -89,24 +88,6 @@ def _refuse_no_name(output: str) -> None:
             f"{_plain(output)} is not an output, only the folder of one",
             f"Try {_plain(inside[0])}." if inside else hint,
         )
-
-
-def _write(lines: Iterator[bytes]) -> None:
-    """Lines to standard output; a reader that goes away has seen enough."""
-    import sys
-
-    from gemma4cli.cli._descriptors import discard_standard_output
-    from gemma4cli.errors import JobError
-
-    try:
-        for line in lines:
-            sys.stdout.buffer.write(line + b"\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        discard_standard_output()
-    except OSError as error:
-        discard_standard_output()
-        raise JobError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 def _lines(report: Report) -> list[str]:

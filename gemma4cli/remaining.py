@@ -1,0 +1,62 @@
+"""What a run would still do, found without touching its output: for plans."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+from gemma4cli import ledger, outputs, parts, pending, reading
+from gemma4cli.errors import UsageError
+from gemma4cli.escaping import printable
+from gemma4cli.inputs import Inputs
+from gemma4cli.pending import Resume
+from gemma4cli.records import Item
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """The rows to do, and how many of earlier runs stay as they are."""
+
+    items: Iterator[Item]
+    kept_ok: int = 0
+    kept_failed: int = 0
+
+
+def remaining(
+    output: str, inputs: Inputs, fingerprint: Mapping[str, Any], resume: Resume, overwrite: bool
+) -> Remaining:
+    """Compares the input with what an output holds, as a run would.
+
+    Raises:
+        UsageError: the run would refuse to go on from there.
+    """
+    if output == "-":
+        return Remaining(iter(inputs))
+    place = outputs.locate(output)
+    shown = printable(str(place.path))
+    try:
+        outputs.refuse_foreign(place)
+        if overwrite or not place.state.is_dir():
+            return Remaining(iter(inputs))
+        found = ledger.read(place, repair=False)
+    except OSError as error:
+        raise UsageError(f"cannot read {shown}: {error.strerror or error}", "is it yours to read?") from error
+    live, _ = found.live()
+    if not len(live):
+        return Remaining(iter(inputs))
+    pending.refuse_settings(found.fingerprint, fingerprint, resume, shown)
+
+    def id_of(row_index: int) -> str:
+        with contextlib.suppress(parts.DamagedPartError, KeyError):
+            return str(reading.records(found.sources, [row_index], ["id"])[row_index]["id"])
+        return f"row {row_index}"
+
+    ids, contents = pending.read_keys(inputs)
+    plan = pending.plan(live, ids, contents, resume)
+    pending.refuse(plan, resume, shown, id_of)
+    to_do = plan.row_index >= 0
+    stays = ledger.counts(pending.stay(plan, live))
+    return Remaining(compress(inputs, to_do.tolist()), stays["ok"], stays["failed"])
