@@ -24,6 +24,8 @@ _FORMATS = (
     "wav", "w64", "mp3", "flac", "aac", "ac3", "eac3", "aiff", "au", "caf", "amr", "amrnb", "amrwb", "ape", "wv", "tta",
 )  # fmt: skip
 
+# Tags in no known encoding are no reason to refuse a sound. PyAV 19 takes them as they are, and has no such argument.
+_LENIENT = {"metadata_errors": "ignore"} if int(av.__version__.partition(".")[0]) < 19 else {}
 _HEADER_ONLY = {"probesize": "2048", "analyzeduration": "1"}  # bytes and microseconds
 
 
@@ -38,7 +40,7 @@ def open_container(file: BinaryIO, name: str, *, header_only: bool = False) -> I
     try:
         with av.open(
             file,
-            metadata_errors="ignore",
+            **_LENIENT,
             options={
                 "format_whitelist": ",".join(_FORMATS),
                 "protocol_whitelist": "",
