@@ -1,8 +1,8 @@
 """The render pool: processes that turn items into engine inputs, and that may die of one.
 
 A decoder that hangs loses its process at the time limit, one that crashes loses it at once. The row is tried once
-more and then fails; the job goes on. The processes are forked from a server that has imported what they need and
-has neither threads nor an accelerator.
+more and then fails; the job goes on. The processes are forked from a server that has neither threads nor an
+accelerator, but all that they need: modules, and the renderer with its tokenizer.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -21,20 +20,16 @@ from multiprocessing import forkserver
 
 from pebble import ProcessExpired, ProcessPool
 
-from gemma4cli import resources
+from gemma4cli import render_worker, resources
 from gemma4cli.records import Failure, Item, MediaFacts, Rendered, Split, Stage, Unrendered
 from gemma4cli.render import RenderJob
-from gemma4cli.transport import Inbox, Outbox
+from gemma4cli.transport import Inbox
 
 TRIES = 2  # of a row whose reader died
 TRIES_OF_A_POOL = 5  # of a row that was under way when all readers died, most likely of something else
 # There is a process for each core. Read by libraries when they are loaded, and by the C library's allocator.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 Handover = Callable[[Rendered | Unrendered | Split], None]
-
-# The job in a worker: its pickled form until the first row, for a renderer takes a second to build.
-_job: bytes | RenderJob = b""
-_outbox: Outbox | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -58,14 +53,21 @@ class RenderPool:
         self._deliver = deliver
         self.workers = max(1, min(resources.cores(), rows if rows is not None else resources.cores()))
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["gemma4cli.pool", *job.renderer.preload])
-        with _environment(ONE_THREAD):
-            forkserver.ensure_running()  # now, so that it imports while the engine starts
+        self._start_server(job.renderer.preload)
         self._lock = threading.RLock()
         self._open: dict[int, _Ticket] = {}  # by the key of the row
         self._inbox = Inbox()
         self._pool = self._new_pool()
         self._closed = False
+
+    def _start_server(self, preload: Iterable[str]) -> None:
+        """Now, so that the server imports and builds while the engine starts. One that runs already stays as it is."""
+        self._context.set_forkserver_preload(["gemma4cli.pool", *preload, "gemma4cli.render_server"])
+        self._job_file = os.fdopen(os.memfd_create("gemma4-job"), "wb", buffering=0)
+        self._job_file.write(self._job)
+        path = f"/proc/{os.getpid()}/fd/{self._job_file.fileno()}"
+        with _environment({**ONE_THREAD, render_worker.JOB: path}):
+            forkserver.ensure_running()
 
     def submit(self, item: Item) -> None:
         self.tend()
@@ -87,6 +89,7 @@ class RenderPool:
             self._closed = True
         _dispose(self._pool)
         self._inbox.close()
+        self._job_file.close()
 
     def _works(self) -> bool:
         try:
@@ -96,14 +99,14 @@ class RenderPool:
 
     def _new_pool(self) -> ProcessPool:
         return ProcessPool(
-            self.workers, initializer=_set_job, initargs=(self._job, self._inbox.line), context=self._context
+            self.workers, initializer=render_worker.begin, initargs=(self._job, self._inbox.line), context=self._context
         )
 
     def _try(self, ticket: _Ticket) -> None:
         with self._lock:
             self._open[ticket.item.row_index] = ticket
             try:
-                future = self._pool.schedule(_render, args=(ticket.item,), timeout=self._limit_s)
+                future = self._pool.schedule(render_worker.render, args=(ticket.item,), timeout=self._limit_s)
             except (RuntimeError, OSError, EOFError):  # it broke just now; the next look at it tries again
                 return
         future.add_done_callback(lambda done: self._done(ticket, done))
@@ -167,19 +170,3 @@ def _dispose(pool: ProcessPool) -> None:
 def _lost(ticket: _Ticket, type: str, message: str) -> Unrendered:
     failure = Failure(Stage.DECODE, type, message)
     return Unrendered(ticket.item.row_index, failure, MediaFacts(), attempts=ticket.attempt)
-
-
-def _set_job(pickled: bytes, line: socket.socket) -> None:
-    global _job, _outbox
-    _job, _outbox = pickled, Outbox(line)
-
-
-def _render(item: Item) -> Rendered | Unrendered | Split:
-    """Runs in a worker. The payload's large parts go ahead, into memory that is shared."""
-    global _job
-    if isinstance(_job, bytes):
-        _job = pickle.loads(_job)
-        assert isinstance(_job, RenderJob)
-    assert _outbox is not None
-    outcome = _job.render(item)
-    return replace(outcome, payload=_outbox.send(outcome.payload)) if isinstance(outcome, Rendered) else outcome
