@@ -7,11 +7,16 @@ import shutil
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemma4cli import config
+from gemma4cli.gemma import AUDIO_RATE
 from gemma4cli.records import Kind
 from gemma4cli.tiny import CLIPS, films, scenes
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 SCENES = (11, 23, 42)
 FILMS = (7, 19)
@@ -64,15 +69,29 @@ def clips() -> list[dict[str, Any]]:
 
 def write_video(path: Path, film: films.Film, fps: int = FPS) -> None:
     """Encodes a film as H.264, near enough to lossless for colours to keep their names."""
+    encode(path, film.frames(fps), fps)
+
+
+def encode(
+    path: Path, frames: npt.NDArray[np.uint8], fps: int = FPS, sound: npt.NDArray[np.float32] | None = None
+) -> None:
+    """The same for any frames (n, h, w, 3), with a sound track of 16 kHz samples where one is given."""
     import av
 
-    frames = film.frames(fps)
     _, height, width, _ = frames.shape
     with av.open(path, "w") as container:
         stream = container.add_stream("libx264", rate=Fraction(fps), options={"crf": "12"})
         stream.width, stream.height = width - width % 2, height - height % 2
         stream.pix_fmt = "yuv420p"
+        track = None if sound is None else container.add_stream("aac", rate=AUDIO_RATE, layout="mono")
         for pixels in frames:
-            cropped = pixels[: stream.height, : stream.width]
+            cropped = pixels[: stream.height, : stream.width].copy()
             container.mux(stream.encode(av.VideoFrame.from_ndarray(cropped, format="rgb24")))
         container.mux(stream.encode())
+        if track is None or sound is None:
+            return
+        for at in range(0, len(sound), 1024):
+            heard = av.AudioFrame.from_ndarray(sound[None, at : at + 1024], format="fltp", layout="mono")
+            heard.sample_rate, heard.pts, heard.time_base = AUDIO_RATE, at, Fraction(1, AUDIO_RATE)
+            container.mux(track.encode(heard))
+        container.mux(track.encode())

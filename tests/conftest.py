@@ -22,18 +22,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("vllm"))
 
 
-@pytest.fixture
-def gemma4(tmp_path: Path) -> Run:
-    """Runs the installed `gemma4` in a temporary folder, with an empty home and no network to look to."""
+def installed(folder: Path) -> Run:
+    """Runs the installed `gemma4` in a folder, with an empty home and no network to look to."""
     command = Path(sys.executable).with_name("gemma4")
-    home = tmp_path / ".home"
+    home = folder / ".home"
     home.mkdir()
 
     def run(
         *arguments: str | Path,
         stdin: str | None = None,
         env: Mapping[str, str] = {},
-        cwd: Path = tmp_path,
+        cwd: Path = folder,
         timeout: float = 60,
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -57,6 +56,18 @@ def gemma4(tmp_path: Path) -> Run:
     return run
 
 
+@pytest.fixture
+def gemma4(tmp_path: Path) -> Run:
+    """The installed command in the test's folder."""
+    return installed(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def gemma4_once(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same in a folder of the module's, for runs that several tests look at."""
+    return installed(tmp_path_factory.mktemp("once"))
+
+
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of three images of one colour each, one of them in a folder below, and a text file."""
@@ -77,27 +88,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def film(tmp_path: Path) -> Callable[..., Path]:
     """Writes a film of some seconds, with a sound track of 16 kHz samples or without."""
-    from fractions import Fraction
-
-    import av
+    from gemma4cli import demo
 
     def write(name: str, seconds: float, sound: np.ndarray | None = None) -> Path:
-        path = tmp_path / name
-        with av.open(path, "w") as container:
-            pictures = container.add_stream("libx264", rate=4)
-            pictures.width, pictures.height, pictures.pix_fmt = 96, 64, "yuv420p"
-            track = None if sound is None else container.add_stream("aac", rate=16_000, layout="mono")
-            for i in range(round(seconds * 4)):
-                pixels = np.full((64, 96, 3), (i * 7 % 256, i * 3 % 256, 128), np.uint8)
-                container.mux(pictures.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-            container.mux(pictures.encode())
-            if track is not None and sound is not None:
-                for at in range(0, len(sound), 1024):
-                    frame = av.AudioFrame.from_ndarray(sound[None, at : at + 1024], format="fltp", layout="mono")
-                    frame.sample_rate, frame.pts, frame.time_base = 16_000, at, Fraction(1, 16_000)
-                    container.mux(track.encode(frame))
-                container.mux(track.encode())
-        return path
+        colours = [(i * 7 % 256, i * 3 % 256, 128) for i in range(round(seconds * 4))]
+        frames = np.tile(np.array(colours, np.uint8)[:, None, None], (1, 64, 96, 1))
+        demo.encode(tmp_path / name, frames, 4, sound)
+        return tmp_path / name
 
     return write
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from itertools import pairwise
@@ -80,6 +82,39 @@ def test_another_program_reads_the_same(said: list[str], format_: Format) -> Non
         if format_ is Format.VTT:  # the reader leaves these as they are in the file
             text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
         assert text.split() == " ".join(cue.lines).split()
+
+
+def read_back(text: str, format_: Format) -> pysubs2.SSAFile:
+    """The file as pysubs2 has it; of the formats that it does not know, the records as their own readers have them."""
+    match format_:
+        case Format.TSV:
+            rows = csv.DictReader(io.StringIO(text), delimiter="\t", quoting=csv.QUOTE_NONE)
+            records = [{"start": int(r["start"]) / 1000, "end": int(r["end"]) / 1000, "text": r["text"]} for r in rows]
+            return pysubs2.load_from_whisper(records)
+        case Format.JSON:
+            return pysubs2.load_from_whisper(json.loads(text))
+        case _:
+            return pysubs2.SSAFile.from_string(text, format_.value)
+
+
+@given(transcripts(), st.sampled_from([Format.SRT, Format.VTT, Format.TSV, Format.JSON]), options)
+@settings(deadline=None)
+def test_every_format_with_times_is_read_back_and_never_overlaps(
+    said: Transcript, format_: Format, how: CueOptions
+) -> None:
+    events = list(read_back(render(said, format_, how), format_))
+    expected = len(cues(said.segments, how)) if format_ in (Format.SRT, Format.VTT) else len(said.segments)
+    assert len(events) == expected
+    assert all(event.start <= event.end for event in events)
+    assert all(before.end <= event.start for before, event in pairwise(events))
+    if events and said.segments:
+        assert events[-1].end <= max(round(said.segments[-1].end_s * 1000), events[0].start + 1) + len(events)
+
+
+@given(transcripts())
+@settings(deadline=None)
+def test_plain_text_has_a_line_for_each_segment(said: Transcript) -> None:
+    assert len(render(said, Format.TXT).split("\n")) == len(said.segments) + 1
 
 
 def test_a_long_segment_is_spread_by_its_characters() -> None:

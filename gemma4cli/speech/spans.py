@@ -75,7 +75,7 @@ class CutOptions:
     @classmethod
     def up_to(cls, max_s: float) -> CutOptions:
         """Spans of at most so many seconds, from SHORTEST_S on; short ones have less to share."""
-        return cls(max_s=max_s, overlap_s=min(_OVERLAP_S, 0.3 * max_s))
+        return cls(max_s=max_s, overlap_s=min(_OVERLAP_S, 0.375 * max_s))
 
     @property
     def least_s(self) -> float:

@@ -43,7 +43,7 @@ def spoken() -> tuple[tuple[Samples, str], ...]:
 def recording(seed: int, seconds: float, *, pauses: bool = True) -> tuple[Samples, tuple[Said, ...]]:
     """Clips in random order for at least so many seconds.
 
-    Between them are pauses of 0.3 to 2 s, or none: then one voice breaks off where the next one begins.
+    Between them are pauses of 0.5 to 2.5 s, or none: then one voice breaks off where the next one begins.
     """
     rng = np.random.default_rng([seed, 11])
     parts: list[Samples] = []
@@ -52,7 +52,7 @@ def recording(seed: int, seconds: float, *, pauses: bool = True) -> tuple[Sample
     while at < seconds * RATE:
         samples, digits = spoken()[rng.integers(len(spoken()))]
         said.append(Said(at / RATE, (at + len(samples)) / RATE, digits))
-        pause = round(rng.uniform(0.3, 2.0) * RATE) if pauses else 0
+        pause = round(rng.uniform(0.5, 2.5) * RATE) if pauses else 0
         parts += [samples, np.zeros(pause, np.float32)]
         at += len(samples) + pause
     return np.concatenate(parts), tuple(said)
