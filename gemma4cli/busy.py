@@ -11,24 +11,26 @@ from typing import Any
 class Busy:
     """Shares of a run's time. Told by the line; read by the display's thread.
 
-    The engine is starved while it has room for a row and no row is ready, from its first row on for as long as there
-    are rows to make ready: at a job's end it has nothing to wait for.
+    The engine is starved while it has room for a row and no row is ready. That counts from when it is full for the
+    first time, or has answered once, for as long as there are rows to make ready: it takes a while to fill, and at a
+    job's end there is nothing to wait for.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._since: float | None = None  # when the state below began
-        self._starved = False
+        self._starved = self._steady = False
         self._fed_s = self._starved_s = self._writing_s = 0.0
         self.readers = 1
 
-    def look(self, *, full: bool, fed: bool) -> None:
+    def look(self, *, full: bool, fed: bool, answered: bool = False) -> None:
         """The state from now on. full: the engine has no room; fed: rows are still to come."""
+        self._steady = self._steady or full or answered
         now = self._clock()
         if self._since is not None:
             self._fed_s += now - self._since
             self._starved_s += (now - self._since) * self._starved
-        self._since, self._starved = (now, not full) if fed else (None, False)
+        self._since, self._starved = (now, not full) if fed and self._steady else (None, False)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -132,7 +132,8 @@ def _rows(
             break
         if stats.generating:
             full = len(flights) - rendering >= engine.sequences or nbytes >= BYTES_IN_FLIGHT
-            stats.busy.look(full=full, fed=more or bool(pieces) or rendering > 0)
+            fed = more or bool(pieces) or rendering > 0
+            stats.busy.look(full=full, fed=fed, answered=stats.done > 0)
         try:
             event = events.get(timeout=TEND_S if stop is None else min(TEND_S, stop.seconds_left()))
         except queue.Empty:

@@ -19,12 +19,24 @@ def test_the_engine_is_starved_while_it_has_room_and_rows_are_to_come() -> None:
     clock = Clock()
     busy = Busy(clock)
     assert busy.starved is None
-    for seconds, full, fed in [(3.0, False, True), (6.0, True, True), (1.0, False, True), (50.0, False, False)]:
+    states = [(9.0, False, True), (6.0, True, True), (3.0, False, True), (1.0, True, True), (50.0, False, False)]
+    for seconds, full, fed in states:  # the first of them is the time that it takes to fill
         busy.look(full=full, fed=fed)
         clock.now += seconds
     busy.look(full=False, fed=False)
-    assert busy.starved == pytest.approx(4.0 / 10.0)
+    assert busy.starved == pytest.approx(3.0 / 10.0)
     assert busy.summary(0.0, 60.0)["fed_s"] == pytest.approx(10.0)
+
+
+def test_an_engine_that_is_never_full_is_starved_from_its_first_answer_on() -> None:
+    clock = Clock()
+    busy = Busy(clock)
+    for answered in (False, True, True):
+        busy.look(full=False, fed=True, answered=answered)
+        clock.now += 2.0
+    busy.look(full=False, fed=True, answered=True)
+    assert busy.starved == 1.0
+    assert busy.summary(0.0, 6.0)["fed_s"] == pytest.approx(4.0)
 
 
 def test_the_end_of_a_job_is_no_starvation() -> None:
