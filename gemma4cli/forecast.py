@@ -98,7 +98,7 @@ def forecast(
         text = fixed + (asked if asked is not None else max((prompts[p.kind] for p in probes if p.kind), default=0))
         if item.prompt is not None or item.system is not None or len(item.content) != len(loads):
             text = _text_of(item, text, fixed)
-        inputs = max((load.pieces for load in loads), default=1)
+        inputs = _inputs(loads)
         prompt = sum(load.tokens + load.around for load in loads) + text * inputs
         failure = item.failure or _failure(probes, loads, model, config, prompt // inputs, context)
         if failure is not None:
@@ -158,6 +158,17 @@ def kv_bytes(config: Mapping[str, Any], tokens: int) -> int | None:
     except (KeyError, TypeError):
         return None
     return total
+
+
+def _inputs(loads: Iterable[Load]) -> int:
+    """How many inputs of the engine a row makes."""
+    together, apart = 1, 0
+    for load in loads:
+        if load.apart:
+            apart += load.pieces
+        else:
+            together = max(together, load.pieces)
+    return together + apart
 
 
 def _probed(items: Iterable[Item], planner: Planner) -> Iterator[tuple[Item, tuple[Probe, ...]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from math import ceil
@@ -38,6 +38,7 @@ class Load:
     bucket: empty where too little is known.  size: of the bucket, such as its budget, seconds or frames.
     fine: what is padded within the bucket.  tokens: soft tokens.  around: further tokens of the prompt.
     pieces: inputs of the engine that it is cut into.  nbytes: of the rendered medium, in bfloat16.
+    apart: these are inputs of their own, beside those of the row's other media.
     """
 
     kind: Kind | None
@@ -48,6 +49,7 @@ class Load:
     around: int = 0
     pieces: int = 1
     nbytes: int = 0
+    apart: bool = False
 
 
 class Planner:
@@ -85,7 +87,12 @@ class Planner:
         found = tuple(probes)
         budget = self.budget(found)
         alone = len(item.content) == 1
-        return tuple(self._load(medium, each, budget, alone) for medium, each in zip(item.media, found, strict=True))
+        media = list(zip(item.media, found, strict=True))
+        loads = [self._load(medium, each, budget, alone) for medium, each in media]
+        if self._config.sound is not None and len(media) == 1 and found[0].kind is Kind.VIDEO:
+            # Whether the video has a sound track is not looked at.
+            loads.append(replace(self._audio(*media[0], cut=True), apart=True))
+        return tuple(loads)
 
     def budget(self, probes: Iterable[Probe]) -> int:
         """The soft tokens that an image of the row may take."""
@@ -112,18 +119,18 @@ class Planner:
             case Kind.IMAGE:
                 return _image(known, budget)
             case Kind.AUDIO:
-                return self._audio(medium, known, alone)
+                return self._audio(medium, known, cut=alone and self._config.task == "transcribe")
             case Kind.VIDEO:
                 return self._video(medium, known, alone)
         return Load(None, "")
 
-    def _audio(self, medium: Media, known: Probe, alone: bool) -> Load:
+    def _audio(self, medium: Media, known: Probe, *, cut: bool) -> Load:
         if known.duration_s is None:
             return Load(Kind.AUDIO, "")
         begin_s, end_s = self._part(medium, known.duration_s)
         seconds = end_s - begin_s
         longest = gemma.MAX_AUDIO_SECONDS
-        pieces = ceil(seconds / longest) if alone and self._config.task == "transcribe" else 1
+        pieces = ceil(seconds / longest) if cut else 1
         piece_s = min(seconds, longest) if pieces > 1 else seconds
         tokens = gemma.audio_tokens(round(seconds / max(1, pieces) * gemma.AUDIO_RATE)) * pieces
         nbytes = round(piece_s * pieces * _AUDIO_BYTES_PER_S)

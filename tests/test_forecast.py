@@ -71,6 +71,13 @@ def test_a_long_recording_is_no_failure_where_it_is_cut() -> None:
     assert (found.rows, found.inputs) == (1, 120)
 
 
+def test_videos_that_are_heard_have_inputs_for_their_sound() -> None:
+    video = item(0, Kind.VIDEO, width=640, height=480, num_frames=2400, duration=100.0)
+    found = looked_at(video, task="caption", with_audio=True, window=50.0)
+    assert {name: (share.rows, share.inputs) for name, share in found.shares.items()} == {"video-32f+audio-30s": (1, 6)}
+    assert found.tokens[Kind.AUDIO] == 2500
+
+
 def test_rows_on_other_hosts_are_unknown() -> None:
     found = looked_at(Item(0, "a", "", (Media("https://example.org/a"),)))
     assert list(found.shares) == ["unknown"]
