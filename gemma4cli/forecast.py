@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from gemma4cli import buckets, gemma, rates
 from gemma4cli.config import RunConfig
+from gemma4cli.headers import Headers
 from gemma4cli.models import Model
-from gemma4cli.plan import READERS, Load, Planner
+from gemma4cli.plan import Load, Planner
 from gemma4cli.rates import Rate
 from gemma4cli.records import Failure, Item, Kind, Media, Probe, Stage
 
@@ -89,37 +89,38 @@ def forecast(
     fixed = _text_tokens(config.prompts.system) + _TURNS
     prompts = {kind: _text_tokens(config.prompts.by_kind.get(kind, "")) for kind in Kind}
     asked = None if config.prompts.text is None else _text_tokens(config.prompts.text)
-    for item, probes in _probed(items, planner):
-        found.rows += 1
-        if passed is not None and item.failure is None and passed(item):
-            found.skipped += 1
-            continue
-        loads = planner.loads(item, probes) if item.failure is None else ()
-        text = fixed + (asked if asked is not None else max((prompts[p.kind] for p in probes if p.kind), default=0))
-        if item.prompt is not None or item.system is not None or len(item.content) != len(loads):
-            text = _text_of(item, text, fixed)
-        inputs = _inputs(loads)
-        prompt = sum(load.tokens + load.around for load in loads) + text * inputs
-        failure = item.failure or _failure(probes, loads, model, config, prompt // inputs, context)
-        if failure is not None:
-            _add_failure(found, failure, item)
-            continue
-        names = [load.bucket for load in loads]
-        name = UNKNOWN if not all(names) else buckets.joined(names) or "text"
-        share = found.shares.get(name)
-        if share is None:
-            share = found.shares[name] = Share()
-        nbytes = sum(load.nbytes for load in loads)
-        share.rows += 1
-        share.inputs += inputs
-        share.prompt_tokens += prompt
-        share.nbytes += nbytes
-        for load in loads:
-            if load.kind is not None:
-                found.tokens[load.kind] += load.tokens
-        found.tokens["text"] += prompt - sum(load.tokens for load in loads)
-        found.longest = max(found.longest, prompt // inputs)
-        found.largest = max(found.largest, nbytes // inputs)
+    with Headers(config.kinds, config.media.options()) as headers:
+        for item, probes in _probed(items, planner, headers):
+            found.rows += 1
+            if passed is not None and item.failure is None and passed(item):
+                found.skipped += 1
+                continue
+            loads = planner.loads(item, probes) if item.failure is None else ()
+            text = fixed + (asked if asked is not None else max((prompts[p.kind] for p in probes if p.kind), default=0))
+            if item.prompt is not None or item.system is not None or len(item.content) != len(loads):
+                text = _text_of(item, text, fixed)
+            inputs = _inputs(loads)
+            prompt = sum(load.tokens + load.around for load in loads) + text * inputs
+            failure = item.failure or _failure(probes, loads, model, config, prompt // inputs, context)
+            if failure is not None:
+                _add_failure(found, failure, item)
+                continue
+            names = [load.bucket for load in loads]
+            name = UNKNOWN if not all(names) else buckets.joined(names) or "text"
+            share = found.shares.get(name)
+            if share is None:
+                share = found.shares[name] = Share()
+            nbytes = sum(load.nbytes for load in loads)
+            share.rows += 1
+            share.inputs += inputs
+            share.prompt_tokens += prompt
+            share.nbytes += nbytes
+            for load in loads:
+                if load.kind is not None:
+                    found.tokens[load.kind] += load.tokens
+            found.tokens["text"] += prompt - sum(load.tokens for load in loads)
+            found.longest = max(found.longest, prompt // inputs)
+            found.largest = max(found.largest, nbytes // inputs)
     return found
 
 
@@ -171,16 +172,14 @@ def _inputs(loads: Iterable[Load]) -> int:
     return together + apart
 
 
-def _probed(items: Iterable[Item], planner: Planner) -> Iterator[tuple[Item, tuple[Probe, ...]]]:
+def _probed(items: Iterable[Item], planner: Planner, headers: Headers) -> Iterator[tuple[Item, tuple[Probe, ...]]]:
     """Each row with what its columns or headers say."""
     source = iter(items)
-    with ThreadPoolExecutor(READERS, thread_name_prefix="headers") as readers:
-        while window := list(islice(source, _AT_ONCE)):
-            known = [() if item.failure is not None else planner.stated(item) for item in window]
-            unread = [item for item, found in zip(window, known, strict=True) if found is None]
-            read = readers.map(planner.probes, unread) if unread else iter(())
-            for item, found in zip(window, known, strict=True):
-                yield item, next(read) if found is None else found
+    while window := list(islice(source, _AT_ONCE)):
+        known = [() if item.failure is not None else planner.stated(item) for item in window]
+        read = iter(headers.read(item for item, found in zip(window, known, strict=True) if found is None))
+        for item, found in zip(window, known, strict=True):
+            yield item, next(read) if found is None else found
 
 
 def _failure(

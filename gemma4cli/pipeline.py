@@ -16,6 +16,7 @@ from gemma4cli.companions import Companions
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Engine
 from gemma4cli.errors import EngineError, Interrupted, ParseError
+from gemma4cli.headers import Headers
 from gemma4cli.joining import Pieces, segments_of
 from gemma4cli.pending import Pending
 from gemma4cli.pool import RenderPool
@@ -69,8 +70,9 @@ def run(
     """
     sink.root = config.media.root
     stats.busy.readers = pool.workers
-    windows = plan.arranged(pending, plan.Planner(config), config.order, pending.total)
-    with contextlib.closing(Ahead(windows, lambda: events.put(Arrived()))) as rows:
+    headers = Headers(config.kinds, config.media.options())
+    windows = plan.arranged(pending, plan.Planner(config), config.order, pending.total, headers.read)
+    with contextlib.closing(Ahead(windows, lambda: events.put(Arrived()))) as rows, headers:
         for row in chain(_rows(config, rows, pool, engine, events, companions, stats), sink.duplicates()):
             with stats.busy.writing():
                 item = sink.item(row.row_index)

@@ -7,8 +7,7 @@ that the job does not end with the engine waiting for one large row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -23,8 +22,9 @@ from gemma4cli.windows import windows
 FIRST_ROWS = 256  # of the first window, for the engine is waiting; each further one has twice as many
 WINDOW_ROWS = 4096
 WINDOW_BYTES = 128 << 20  # of rows that carry their media, text or columns with them
-READERS = 4  # threads that wait for headers, most of all those of slow disks
 
+Read = Callable[[list[Item]], list[tuple[Probe, ...]]]
+"""Reads the headers of rows' media."""
 Rank = tuple[int, int, str, float]
 """Sorts rows by bucket: kinds of media, size of the bucket, its name, and the size within it that is padded."""
 _KINDS = {Kind.AUDIO: 1, Kind.IMAGE: 2, Kind.VIDEO: 3}
@@ -198,6 +198,8 @@ def arranged(
     planner: Planner,
     order: str = BUCKET_ORDER,
     total: int | None = None,
+    read: Read | None = None,
+    *,
     window_rows: int = WINDOW_ROWS,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[list[Item]]:
@@ -205,35 +207,35 @@ def arranged(
 
     Args:
         total: how many rows there are, where known: the first window then goes the way that lets all join.
+        read: reads the headers of rows that do not say enough of themselves; by default in this process.
     """
     sizes = _sizes(window_rows)
     falling = total is not None and _windows_of(total, window_rows) % 2 == 1
     source = iter(items)
     ahead = next(source, None)
-    with ThreadPoolExecutor(READERS, thread_name_prefix="headers") as readers:
-        while ahead is not None:
-            window: list[Item] = []
-            rows, held = next(sizes), 0
-            while ahead is not None and (not window or (len(window) < rows and held < window_bytes)):
-                window.append(ahead)
-                held += _held(ahead)
-                ahead = next(source, None)
-            if order == BUCKET_ORDER:
-                ranks = _ranks(window, planner, readers)
-                falling = falling or ahead is None
-                chosen = sorted(range(len(window)), key=ranks.__getitem__, reverse=falling)
-                window = [window[i] for i in chosen]
-                falling = not falling
-            yield window
+    read = read or (lambda unread: [planner.probes(item) for item in unread])
+    while ahead is not None:
+        window: list[Item] = []
+        rows, held = next(sizes), 0
+        while ahead is not None and (not window or (len(window) < rows and held < window_bytes)):
+            window.append(ahead)
+            held += _held(ahead)
+            ahead = next(source, None)
+        if order == BUCKET_ORDER:
+            ranks = _ranks(window, planner, read)
+            falling = falling or ahead is None
+            chosen = sorted(range(len(window)), key=ranks.__getitem__, reverse=falling)
+            window = [window[i] for i in chosen]
+            falling = not falling
+        yield window
 
 
-def _ranks(window: list[Item], planner: Planner, readers: ThreadPoolExecutor) -> list[Rank]:
-    """The rank of each row. Files are read by several threads, as a disk that is far away answers late."""
+def _ranks(window: list[Item], planner: Planner, read: Read) -> list[Rank]:
+    """The rank of each row."""
     known = [planner.known(item) for item in window]
-    unread = [item for item, found in zip(window, known, strict=True) if found is None]
-    read = readers.map(planner.probes, unread)
-    probes = [next(read) if found is None else found for found in known]
-    return [planner.rank(item, found) for item, found in zip(window, probes, strict=True)]
+    found = iter(read([item for item, each in zip(window, known, strict=True) if each is None]))
+    probes = [next(found) if each is None else each for each in known]
+    return [planner.rank(item, each) for item, each in zip(window, probes, strict=True)]
 
 
 def _sizes(window_rows: int) -> Iterator[int]:

@@ -52,7 +52,16 @@ items = st.lists(
 def test_every_row_comes_once_and_none_far_from_its_place(
     rows: list[Item], order: str, window_rows: int, window_bytes: int, told: bool
 ) -> None:
-    windows = list(arranged(rows, Planner(ANNOTATE), order, len(rows) if told else None, window_rows, window_bytes))
+    windows = list(
+        arranged(
+            rows,
+            Planner(ANNOTATE),
+            order,
+            len(rows) if told else None,
+            window_rows=window_rows,
+            window_bytes=window_bytes,
+        )
+    )
     out = list(chain.from_iterable(windows))
     assert sorted(item.row_index for item in out) == list(range(len(rows)))
     start = 0
@@ -68,7 +77,7 @@ def test_every_row_comes_once_and_none_far_from_its_place(
 @settings(deadline=None)
 def test_a_bucket_comes_once_in_a_window_and_sizes_go_one_way(rows: list[Item], window_rows: int) -> None:
     planner = Planner(ANNOTATE)
-    for window in arranged(rows, planner, "bucket", len(rows), window_rows):
+    for window in arranged(rows, planner, "bucket", len(rows), window_rows=window_rows):
         ranks = [planner.rank(item, None) for item in window]
         buckets = [name for name, _ in groupby(rank[2] for rank in ranks)]
         assert len(buckets) == len(set(buckets))
@@ -79,7 +88,7 @@ def test_a_bucket_comes_once_in_a_window_and_sizes_go_one_way(rows: list[Item], 
 @settings(deadline=None)
 def test_windows_join_in_like_buckets_and_the_largest_row_does_not_come_last(rows: list[Item], size: int) -> None:
     planner = Planner(ANNOTATE)
-    windows = list(arranged(rows, planner, "bucket", len(rows), size))
+    windows = list(arranged(rows, planner, "bucket", len(rows), window_rows=size))
     ways = []
     for window in windows:
         ranks = [planner.rank(item, None) for item in window]
@@ -107,7 +116,7 @@ def test_windows_grow_so_that_the_first_rows_come_soon() -> None:
 
 def test_rows_with_bytes_in_them_make_smaller_windows() -> None:
     rows = [row(i, Kind.IMAGE, 64, 0, 0, data=bytes(10_000)) for i in range(10)]
-    windows = list(arranged(rows, Planner(ANNOTATE), "bucket", None, 4096, 30_000))
+    windows = list(arranged(rows, Planner(ANNOTATE), "bucket", window_bytes=30_000))
     assert max(map(len, windows)) == 3
 
 
@@ -119,7 +128,7 @@ def test_no_more_of_the_input_is_read_than_a_window_and_one_row() -> None:
             taken.append(i)
             yield row(i, Kind.IMAGE, 64, 0, 0)
 
-    windows = arranged(source(), Planner(ANNOTATE), "bucket", 1000, 100)
+    windows = arranged(source(), Planner(ANNOTATE), "bucket", 1000, window_rows=100)
     next(windows)
     assert len(taken) == 101
 
