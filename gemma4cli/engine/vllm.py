@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import gc
 import multiprocessing
 import threading
 from collections.abc import Mapping
@@ -114,6 +115,8 @@ class VllmEngine:
         except Exception as error:
             self.close()
             raise EngineError(f"vLLM did not start: {first_lines(error)}") from error
+        # A full collection would look through all of vLLM's and torch's objects, which stay, and hold up the line.
+        gc.freeze()
 
     async def _load(self) -> None:
         from vllm.v1.engine.async_llm import AsyncLLM
