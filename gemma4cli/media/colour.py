@@ -14,7 +14,11 @@ from PIL import ImageCms
 def to_rgb(picture: Pillow.Image, background: tuple[int, int, int]) -> Pillow.Image:
     """A loaded picture in mode RGB: deep samples scaled, profile applied, transparency over `background`."""
     if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
-        return _from_deep(picture).convert("RGB")
+        rgb = _from_deep(picture).convert("RGB")
+        clear = picture.info.get("transparency")
+        if isinstance(clear, int):
+            rgb.paste(background, mask=Pillow.fromarray(np.asarray(picture) == clear))
+        return rgb
     if picture.mode in ("RGB", "L", "CMYK") and not picture.has_transparency_data:
         return _managed(picture)
     if picture.mode == "LAB":

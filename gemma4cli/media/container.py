@@ -21,7 +21,9 @@ av.logging.set_level(None)  # its log through Python can lock up threads that de
 
 _FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "ogg", "avi", "flv", "asf", "mpeg", "mpegts", "mxf", "rm",
-    "wav", "w64", "mp3", "flac", "aac", "ac3", "eac3", "aiff", "au", "caf", "amr", "amrnb", "amrwb", "ape", "wv", "tta",
+    "nut", "ivf", "yuv4mpegpipe",
+    "wav", "w64", "mp3", "flac", "aac", "loas", "ac3", "eac3", "aiff", "au", "caf", "amr", "amrnb", "amrwb", "ape",
+    "wv", "tta", "nistsphere", "voc", "ircam", "avr", "pvf", "epaf", "iff",
 )  # fmt: skip
 
 # Tags in no known encoding are no reason to refuse a sound. PyAV 19 takes them as they are, and has no such argument.

@@ -18,6 +18,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image as Pillow
 from PIL import UnidentifiedImageError
+from PIL.PngImagePlugin import PngImageFile
 
 from gemma4cli.errors import DecodeError
 from gemma4cli.gemma import image_size
@@ -44,6 +45,7 @@ _UPRIGHT = {
     8: Pillow.Transpose.ROTATE_90,
 }
 _SWAPS = (5, 6, 7, 8)
+_STEPS = {"L;2": 85, "L;4": 17}  # of 8 bits to one of 2 or 4
 _MOST_PAGES = 64
 _MARGIN = 2  # how far above the model's size a reduced picture stays, so that reducing cannot be seen
 
@@ -125,7 +127,18 @@ def open_picture(file: BinaryIO, options: MediaOptions, *, heif: bool = False) -
     Pillow.MAX_IMAGE_PIXELS = options.max_pixels  # for pictures within pictures, which only Pillow sees
     picture = Pillow.open(file, formats=("HEIF",) if heif else _FORMATS)
     _refuse_large(picture, options)
+    _scale_transparency(picture)
     return picture
+
+
+def _scale_transparency(picture: Pillow.Image) -> None:
+    """Brings the colour that a PNG calls transparent to 8 bits, to which Pillow brings all samples but 16-bit grey."""
+    key = picture.info.get("transparency")
+    depth = picture.tile[0].args if isinstance(picture, PngImageFile) and picture.tile else None
+    if isinstance(key, int) and depth in _STEPS:
+        picture.info["transparency"] = key * _STEPS[depth]
+    elif isinstance(key, tuple) and depth == "RGB;16B":
+        picture.info["transparency"] = tuple(value >> 8 for value in key)
 
 
 def _refuse_large(picture: Pillow.Image, options: MediaOptions) -> None:

@@ -64,6 +64,12 @@ _SOUNDS: tuple[tuple[bytes, str], ...] = (
     (b"TTA1", "True Audio"),
     (b"ADIF", "AAC"),
     (b"\x0b\x77", "AC-3"),
+    (b"NIST_1A", "NIST SPHERE"),
+    (b"Creative Voice File\x1a", "VOC"),
+    (b"2BIT", "AVR"),
+    (b"PVF1\n", "PVF"),
+    (b" paf", "PAF"),
+    (b"fap ", "PAF"),
 )
 _CONTAINERS: tuple[tuple[bytes, str], ...] = (
     (b"\x1aE\xdf\xa3", "Matroska or WebM"),
@@ -73,6 +79,9 @@ _CONTAINERS: tuple[tuple[bytes, str], ...] = (
     (b"\0\0\x01\xba", "MPEG program stream"),
     (b"\x06\x0e+4", "MXF"),
     (b".RMF", "RealMedia"),
+    (b"nut/multimedia container\0", "NUT"),
+    (b"DKIF", "IVF"),
+    (b"YUV4MPEG2 ", "YUV4MPEG"),
 )
 _REFUSED: tuple[tuple[bytes, str], ...] = (
     (b"%PDF", "a PDF document"),
@@ -100,10 +109,10 @@ _HEIF_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b
 _PNM = re.compile(rb"P[1-7Ff]\s")
 _TEXTS = (
     (
-        re.compile(r"^\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*(<!doctype svg[^>]*>\s*)?<svg[\s>]", re.S | re.I),
-        "an SVG drawing",
+        re.compile(r"^\s*(<!--.*?-->\s*)*<(!doctype\s+html|html|head|body|script|meta|title)[\s>]", re.S | re.I),
+        "an HTML page",
     ),
-    (re.compile(r"^\s*(<!--.*?-->\s*)*<(!doctype\s+html|html|head|body)[\s>]", re.S | re.I), "an HTML page"),
+    (re.compile(r"^\s*<([?!].*<)?(\w+:)?svg[\s/>]", re.S | re.I), "an SVG drawing"),
     (re.compile(r"^\s*<\?xml", re.I), "an XML file"),
     (re.compile(r"^#EXTM3U"), "an M3U playlist"),
     (re.compile(r"^ffconcat"), "an ffconcat playlist"),
@@ -154,6 +163,8 @@ def _riff(head: bytes) -> Content | None:
             return Content(None, "AVI file")
     if group == b"FORM" and form in (b"AIFF", b"AIFC"):
         return Content(Kind.AUDIO, "AIFF file")
+    if group == b"FORM" and form in (b"8SVX", b"16SV"):
+        return Content(Kind.AUDIO, "SVX file")
     if head.startswith(b"riff\x2e\x91\xcf\x11"):
         return Content(Kind.AUDIO, "Wave64 file")
     return None
@@ -181,12 +192,18 @@ def _loose(head: bytes) -> Content | None:
         return Content(Kind.IMAGE, "a BMP image")
     if head[:4] in (b"\0\0\x01\0", b"\0\0\x02\0") and len(head) > 22 and 0 < head[4] < 64 and head[5] == head[9] == 0:
         return Content(Kind.IMAGE, "an icon")
+    if head.startswith(b"\x64\xa3") and head[2:4] in (b"\1\0", b"\2\0", b"\3\0", b"\4\0"):
+        return Content(Kind.AUDIO, "IRCAM file")
     if _PNM.match(head):
         return Content(Kind.IMAGE, "a PNM image")
     if head[:1] == b"\x0a" and head[1:2] in (b"\0", b"\2", b"\3", b"\4", b"\5") and head[2:3] == b"\1":
         return Content(Kind.IMAGE, "a PCX image")
     if head[0] == 0xFF and head[1:2] and head[1] & 0xE0 == 0xE0 and head[1] != 0xFE:  # FF FE starts UTF-16
         return Content(Kind.AUDIO, "AAC file" if head[1] & 0xF6 == 0xF0 else "MP3 file")
+    if head[:1] == b"\x56" and head[1:2] and head[1] & 0xE0 == 0xE0:
+        length = 3 + (int.from_bytes(head[1:3], "big") & 0x1FFF)
+        if head[length : length + 1] in (b"", b"\x56"):
+            return Content(Kind.AUDIO, "LOAS file")
     if head[:1] == b"\x47" and head[188:189] == b"\x47" and head[376:377] == b"\x47":
         return Content(None, "MPEG transport stream")
     if head[4:5] == b"\x47" and head[196:197] == b"\x47" and head[388:389] == b"\x47":

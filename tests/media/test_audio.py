@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,9 @@ def strongest_hertz(audio: Audio) -> float:
     [("WAV", "PCM_U8"), ("WAV", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "PCM_32"), ("WAV", "FLOAT"), ("WAV", "DOUBLE"),
      ("WAV", "ULAW"), ("WAV", "ALAW"), ("WAV", "IMA_ADPCM"), ("WAVEX", "PCM_16"), ("RF64", "PCM_16"), ("W64", "PCM_16"),
      ("AIFF", "PCM_16"), ("AU", "PCM_16"), ("CAF", "PCM_16"), ("FLAC", "PCM_16"), ("FLAC", "PCM_24"),
-     ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", "MPEG_LAYER_III")],
+     ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", "MPEG_LAYER_III"),
+     ("NIST", "PCM_16"), ("VOC", "PCM_16"), ("IRCAM", "PCM_16"), ("SVX", "PCM_16"), ("PAF", "PCM_16"),
+     ("PVF", "PCM_16"), ("AVR", "PCM_16")],
 )  # fmt: skip
 def test_formats(format_: str, subtype: str) -> None:
     audio = decoded(saved(tone(16_000, 0.5), 16_000, format_, subtype))
@@ -349,3 +352,52 @@ def test_sound_longer_than_it_may_be_is_refused_with_the_flag_that_allows_it() -
     with pytest.raises(DecodeError, match="--max-duration") as error:
         list(stream_audio(Media("", data), MediaOptions(max_duration_s=1.0)))
     assert error.value.type == "too_long"
+
+
+def film(format_: str, sounds: dict[float, bool], seconds: float = 3.0) -> bytes:
+    """Seven seconds of pictures with tracks of sound: when each begins, and whether it is the one to be played.
+
+    The first is a tone of 400 Hz, the second one of 600 Hz.
+    """
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=format_) as container:
+        pictures = container.add_stream("libx264", rate=5)
+        pictures.width, pictures.height, pictures.pix_fmt = 64, 48, "yuv420p"
+        tracks = [container.add_stream("aac", rate=48_000, layout="mono") for _ in sounds]
+        for track, default in zip(tracks, sounds.values(), strict=True):
+            track.disposition = av.stream.Disposition.default if default else av.stream.Disposition(0)
+        for index in range(35):
+            frame = av.VideoFrame(64, 48, "yuv420p")
+            frame.pts, frame.time_base = index, Fraction(1, 5)
+            container.mux(pictures.encode(frame))
+        container.mux(pictures.encode(None))
+        for number, (track, begins) in enumerate(zip(tracks, sounds, strict=True)):
+            samples = tone(48_000, seconds, 400.0 + 200 * number)
+            for at in range(0, len(samples) - 1023, 1024):
+                sound = av.AudioFrame.from_ndarray(samples[None, at : at + 1024], "fltp", "mono")
+                sound.sample_rate, sound.pts, sound.time_base = 48_000, at + round(begins * 48_000), Fraction(1, 48_000)
+                container.mux(track.encode(sound))
+            container.mux(track.encode(None))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("format_", ["mp4", "matroska", "mpegts"])
+def test_the_sound_of_a_video_begins_when_it_does(format_: str) -> None:
+    data = film(format_, {2.0: True})
+    whole = decoded(data, Kind.AUDIO).samples
+    assert np.abs(whole[:31_000]).max() == 0
+    assert np.abs(whole[33_500:40_000]).max() > 0.4
+    for start, end in [(0.0, 1.5), (0.5, 2.5), (2.2, 2.4), (4.0, 9.0)]:
+        part = load(Media("", data, Kind.AUDIO, start, end), SOUNDS, MediaOptions())
+        expected = whole[round(start * 16_000) : round(end * 16_000)]
+        assert isinstance(part, Audio)
+        assert len(part.samples) == len(expected)
+        assert np.sqrt(np.mean((part.samples - expected) ** 2)) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "heard"), [(False, True, 600), (True, False, 400), (False, False, 400), (True, True, 400)]
+)
+def test_of_several_sound_tracks_the_default_one_is_heard(first: bool, second: bool, heard: float) -> None:
+    data = film("matroska", {0.0: first, 0.01: second})
+    assert strongest_hertz(decoded(data, Kind.AUDIO)) == pytest.approx(heard, abs=2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -110,6 +112,34 @@ def test_a_transparent_colour_shows_the_ground(mode: str) -> None:
     picture = Pillow.new(mode, (4, 4), "black")
     transparency = 0 if mode == "L" else (0, 0, 0)
     assert (decoded(saved(picture, "PNG", transparency=transparency)).pixels == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("depth", "colour_type", "row", "key", "beside"),
+    [
+        (2, 0, b"\x1b", b"\0\1", [0, 170, 255]),  # grey 0, 1, 2, 3
+        (4, 0, b"\x03\x4f", b"\0\3", [0, 68, 255]),
+        (16, 0, b"\0\0\x12\x34\x44\x44\xff\xff", b"\x12\x34", [0, 68, 255]),
+        (
+            16,
+            2,
+            b"".join(v * 3 for v in (b"\0\0", b"\x12\x34", b"\x44\x44", b"\xff\xff")),
+            b"\x12\x34" * 3,
+            [0, 68, 255],
+        ),
+    ],
+)
+def test_a_transparent_colour_of_any_depth_shows_the_ground(
+    depth: int, colour_type: int, row: bytes, key: bytes, beside: list[int]
+) -> None:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 1, depth, colour_type, 0, 0, 0))
+    data += chunk(b"tRNS", key) + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
+    pixels = decoded(data, background=(10, 20, 30)).pixels[0]
+    assert pixels[1].tolist() == [10, 20, 30]
+    assert pixels[[0, 2, 3], 0].tolist() == beside
 
 
 @pytest.mark.parametrize("format_", ["PNG", "TIFF"])

@@ -34,7 +34,8 @@ def test_images(format_: str) -> None:
 @pytest.mark.parametrize(
     "head",
     [b"RIFF\xff\xff\xff\xffWAVEfmt ", b"ID3\x04\0\0", b"\xff\xfb\x90\0", b"\xff\xf1\x50\x80", b"fLaC\0\0\0\x22",
-     b"FORM\0\0\0\x10AIFF", b"#!AMR\n", b".snd\0\0\0\x20", b"RF64\xff\xff\xff\xffWAVE"],
+     b"FORM\0\0\0\x10AIFF", b"#!AMR\n", b".snd\0\0\0\x20", b"RF64\xff\xff\xff\xffWAVE",
+     b"NIST_1A\n   1024\n", b"Creative Voice File\x1a", b"\x64\xa3\x03\0", b"\x56\xe0\x03\0\0\0\x56"],
 )  # fmt: skip
 def test_sounds(head: bytes) -> None:
     assert sniff(io.BytesIO(head + bytes(64))).kind is Kind.AUDIO
@@ -43,7 +44,8 @@ def test_sounds(head: bytes) -> None:
 @pytest.mark.parametrize(
     "head",
     [b"\0\0\0\x18ftypisom\0\0\0\0isommp42", b"\0\0\0\x08wide\0\0\0\0mdat", b"\x1aE\xdf\xa3\x01", b"OggS\0\x02",
-     b"RIFF\x10\0\0\0AVI LIST", b"FLV\x01", b"\x47" + b"\0" * 187 + b"\x47" + b"\0" * 187 + b"\x47"],
+     b"RIFF\x10\0\0\0AVI LIST", b"FLV\x01", b"DKIF\0\0 \0VP80",
+     b"\x47" + b"\0" * 187 + b"\x47" + b"\0" * 187 + b"\x47"],
 )  # fmt: skip
 def test_containers_that_only_their_reader_can_tell(head: bytes) -> None:
     assert sniff(io.BytesIO(head + bytes(400))).kind is None
@@ -54,7 +56,11 @@ def test_containers_that_only_their_reader_can_tell(head: bytes) -> None:
     [
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
         (b"\xef\xbb\xbf<?xml version='1.0'?>\n<!-- x -->\n<svg width='1'>", "SVG"),
+        (b"<!DOCTYPE svg [<!ENTITY a 'b'>]>\n<svg/>", "SVG"),
+        (b"<s:svg xmlns:s='http://www.w3.org/2000/svg'>", "SVG"),
         (b"<!DOCTYPE html><html>", "HTML"),
+        (b"<!doctype html><body><svg width='1'>", "HTML"),
+        (b"<script>location = 'login'</script>", "HTML"),
         (b"\n\n <html lang=en>", "HTML"),
         (b"<?xml version='1.0'?><feed>", "XML"),
         (b"%PDF-1.7\n", "PDF"),
