@@ -40,16 +40,20 @@ def test_a_turned_or_mirrored_scene_gets_its_own_description(reference: Referenc
 
 
 def test_it_answers_questions_and_json(reference: Reference) -> None:
-    scene = scenes.random_scene(SEED + 2, count=2, size=(300, 300))
-    first, second = scene.things
-    pixels = np.asarray(scenes.draw(scene))
-    asked = {
-        f"What shape is {second.colour}?": second.shape,
-        "How many shapes are there?": "2",
-        prompts.JSON_ANSWER[0]: scene.json_answer,
-        f"Is there a {first.name}?": "yes",
-    }
-    assert reference.answers(Kind.IMAGE, [pixels] * len(asked), list(asked), 70) == list(asked.values())
+    pixels, asked, wanted = [], [], []
+    for scene in [scenes.random_scene(SEED + i, count=2, size=(300, 300)) for i in range(4)]:
+        first, second = scene.things
+        turns = {
+            f"What colour is the {first.shape}?": first.colour,
+            "How many shapes are there?": "2",
+            prompts.JSON_ANSWER[0]: scene.json_answer,
+            f"Is there a {second.colour} {second.shape}?": "yes",
+        }
+        asked += turns
+        wanted += turns.values()
+        pixels += [np.asarray(scenes.draw(scene))] * len(turns)
+    said = reference.answers(Kind.IMAGE, pixels, asked, 70)
+    assert sum(text == answer for text, answer in zip(said, wanted, strict=True)) >= len(asked) - 1
 
 
 def test_it_transcribes_the_clips_and_says_nothing_of_silence(reference: Reference) -> None:
@@ -75,14 +79,16 @@ def test_a_lost_second_changes_the_transcript(reference: Reference) -> None:
 
 
 def test_it_says_what_happens_in_order(reference: Reference) -> None:
-    shown = [films.random_film(SEED + i, count=2 + i % 2, duration_s=6.0) for i in range(2)]
-    times = [[float(second) for second in range(6)]] * 2
-    frames = [film.frames_at(times[0]) for film in shown]
-    said = reference.answers(Kind.VIDEO, frames, [prompts.DESCRIBE_VIDEO[0]] * 2, times=times)
-    assert said == [film.caption for film in shown]
-    backwards = [pixels[::-1].copy() for pixels in frames]
-    said = reference.answers(Kind.VIDEO, backwards, [prompts.DESCRIBE_VIDEO[0]] * 2, times=times)
-    assert said == [", then ".join(reversed(film.caption.split(", then "))) for film in shown]
+    shown = [films.random_film(SEED + i, count=2 + i % 2, duration_s=6.0) for i in range(4)]
+    times = [[float(second) for second in range(6)]] * 8
+    forwards = [film.frames_at(times[0]) for film in shown]
+    frames = forwards + [pixels[::-1].copy() for pixels in forwards]
+    back = [", then ".join(reversed(film.caption.split(", then "))) for film in shown]
+    wanted = [film.caption for film in shown] + back
+    said = reference.answers(Kind.VIDEO, frames, [prompts.DESCRIBE_VIDEO[0]] * len(frames), times=times)
+    assert sum(text == words for text, words in zip(said, wanted, strict=True)) >= len(frames) - 2
+    assert not set(said[:4]) & set(back)  # it may miss a shape, but does not take the end for the beginning
+    assert not set(said[4:]) & set(wanted[:4])
 
 
 def test_it_says_which_way_a_shape_moves(reference: Reference) -> None:
