@@ -118,6 +118,11 @@ class RunConfig:
     summary: Recipe | None = None
     order: str = BUCKET_ORDER
 
+    @property
+    def cuts(self) -> bool:
+        """Whether a long sound or video goes to the engine in pieces, so that one row can keep all cores busy."""
+        return self.task == "transcribe" or self.sound is not None or self.media.window is not None
+
     def recipe(self, task: str | None) -> Recipe:
         """What an item is asked: a row, or a piece of one that has a task of its own."""
         if task == recipes.SUMMARISE and self.summary is not None:

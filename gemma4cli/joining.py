@@ -57,7 +57,10 @@ class Pieces:
         return None not in self.rows
 
     def joined(self) -> Row:
-        """The whole row. It fails if a piece did, for a transcript with a hole is no transcript."""
+        """The whole row. It fails if a piece did, for a transcript with a hole is no transcript.
+
+        Its segments then hold the pieces that have an answer, which may have taken hours.
+        """
         rows = [row for row in self.rows if row is not None]
         whole = self._counted(rows)
         for place, row in enumerate(rows):
@@ -65,6 +68,7 @@ class Pieces:
                 return replace(
                     whole,
                     status=Status.FAILED,
+                    segments=self._answered() or None,
                     error_stage=row.error_stage,
                     error_type=row.error_type,
                     error_message=f"{self._named(place)}: {row.error_message}",
@@ -105,32 +109,44 @@ class Pieces:
 
     def _transcribed(self, whole: Row) -> Row:
         """The row of a sound: a transcript, or a translation with its transcript beside it."""
-        rows = self._landed(self._sound)
-        heard = self._heard([row.text for row in rows])
-        if rows[0].transcript is None:
+        heard, said = self._heard(), self._translated()
+        if said is None:
             return replace(whole, text=heard.text, segments=segments_of(heard.segments))
-        said = self._heard([row.transcript for row in rows])
-        return replace(
-            whole, text=heard.text, transcript=said.text, segments=segments_of(heard.segments, said.segments)
-        )
+        segments = segments_of(heard.segments, said.segments)
+        return replace(whole, text=heard.text, transcript=said.text, segments=segments)
 
     def _seen(self, whole: Row) -> Row:
         """The row of a video: what was seen, and what was heard with it."""
         said = None
         if self.split.sound is not None:
-            said = self._heard([row.text for row in self._landed(self._sound)])
+            said = self._heard()
             whole = replace(whole, transcript=said.text)
         rows = self._landed(self._shown)
         if len(rows) == 1:
             return replace(whole, text=rows[0].text, segments=None if said is None else _untold(said.segments))
-        windows = [
-            Segment(span.start_s, span.end_s, " ".join((row.text or "").split()), row.output_tokens or 0)
-            for span, row in zip(self.split.windows, rows, strict=True)
-        ]
+        windows = self._windows()
         summaries = self._landed(slice(self._sound.stop, None))
         text = summaries[-1].text if summaries else "\n".join(window.text for window in windows if window.text)
         heard = None if said is None else said_in(said.segments, self.split.windows)
         return replace(whole, text=text, segments=segments_of(windows, heard))
+
+    def _answered(self) -> tuple[dict[str, object], ...]:
+        """Segments of what came of the pieces that did not fail."""
+        said, windows = self._heard(), self._windows()
+        if not self.split.windows:
+            beside = self._translated()
+            return segments_of(said.segments, None if beside is None else beside.segments)
+        if self.split.sound is None:
+            return segments_of(windows)
+        return segments_of(windows, said_in(said.segments, self.split.windows)) if windows else _untold(said.segments)
+
+    def _windows(self) -> list[Segment]:
+        """The windows that have an answer."""
+        return [
+            Segment(span.start_s, span.end_s, " ".join((row.text or "").split()), row.output_tokens or 0)
+            for span, row in zip(self.split.windows, self._landed(self._shown), strict=True)
+            if row.status is Status.OK
+        ]
 
     @property
     def _shown(self) -> slice:
@@ -176,7 +192,7 @@ class Pieces:
             return []
         said = None
         if self.split.sound is not None and self.last_round == list(range(len(self.split.windows))):
-            said = said_in(self._heard([row.text for row in self._landed(self._sound)]).segments, spans)
+            said = said_in(self._heard().segments, spans)
         lines = listed([(row and row.text) or "" for row in below], spans, said)
         self.last_round = []
         ready: Ready = []
@@ -189,14 +205,26 @@ class Pieces:
             self.spans.append(Span(spans[group[0]].start_s, spans[group[-1]].end_s))
         return ready
 
-    def _heard(self, texts: Sequence[str | None]) -> Transcript:
-        rows = self._landed(self._sound)
+    def _heard(self, *, transcripts: bool = False) -> Transcript:
+        """The answers to the parts of the sound, or the transcripts beside them, as far as there are answers."""
         return join(
             [
-                Piece(span.start_s, span.end_s, text or "", row.output_tokens or 0, span.overlaps_previous)
-                for text, row, span in zip(texts, rows, self.split.sound or (), strict=True)
+                Piece(
+                    span.start_s,
+                    span.end_s,
+                    (row.transcript if transcripts else row.text) or "",
+                    row.output_tokens or 0,
+                    span.overlaps_previous,
+                )
+                for row, span in zip(self._landed(self._sound), self.split.sound or (), strict=True)
+                if row.status is Status.OK
             ]
         )
+
+    def _translated(self) -> Transcript | None:
+        """What was said, where the answers are its translation."""
+        beside = any(row.transcript is not None for row in self._landed(self._sound))
+        return self._heard(transcripts=True) if beside else None
 
     def _named(self, place: int) -> str:
         """A piece in words, for the message of its failure."""

@@ -95,6 +95,7 @@ class RenderJob:
         if whole:
             medium = replace(medium, start_s=self.config.media.start, end_s=self.config.media.end)
         options = replace(options, start_s=medium.start_s, end_s=medium.end_s, part_only=not whole)
+        options = replace(options, keep=self.config.cuts)
         if item.row_index >= 0 and len(item.media) == 1:  # else it cannot be cut without losing what stands beside it
             if self.config.task == "transcribe" and len(item.content) == 1 and medium.kind in (None, Kind.AUDIO):
                 return self._heard(item.row_index, medium, options)

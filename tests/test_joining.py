@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemma4cli.config import Overrides, build
 from gemma4cli.joining import Pieces
 from gemma4cli.records import Item, Kind, Media, Row, Split, Status
@@ -141,3 +143,26 @@ def test_a_row_fails_with_any_of_its_pieces_and_says_which() -> None:
     assert broken(good, bad, windows=1, sound=1) == "the sound from 0.0 s to 5.0 s: no"
     assert broken(good, bad, windows=2, sound=None) == "from 10.0 s to 19.0 s: no"
     assert broken(good, good, bad, windows=2, sound=None) == "summing up from 0.0 s to 19.0 s: no"
+
+
+def failed(**more: object) -> Row:
+    row = said("", None, **more)
+    return replace(row, status=Status.FAILED, text=None, error_stage="engine", error_type="x", error_message="broke")
+
+
+def test_a_failed_row_keeps_the_answers_to_its_other_pieces() -> None:
+    row = landed(film(3, 2), said("A cat."), failed(), said("A dog."), said("One"), said("two"))
+    assert (row.status, row.text, row.transcript) == (Status.FAILED, None, None)
+    assert row.error_message == "from 10.0 s to 19.0 s: broke"
+    assert [(s["start"], s["text"], s["transcript"]) for s in row.segments or ()] == [
+        (0.0, "A cat.", "One two"),
+        (20.0, "A dog.", ""),
+    ]
+    row = landed(film(1, 2), failed(), said("One"), said("two"))
+    assert [(s["text"], s["transcript"]) for s in row.segments or ()] == [(None, "One"), (None, "two")]
+    row = landed(film(1, 2), said("A cat."), failed(), said("two"))
+    assert [(s["text"], s["transcript"]) for s in row.segments or ()] == [("A cat.", "two")]
+    pieces = Pieces(TRANSCRIBE, SOUND, Split(5, (), spans(3), 30.0))
+    row = landed(pieces, said("Hallo.", "Hello."), failed(), said("Welt.", "World."))
+    assert [(s["text"], s["transcript"]) for s in row.segments or ()] == [("Hallo.", "Hello."), ("Welt.", "World.")]
+    assert landed(Pieces(TRANSCRIBE, SOUND, Split(5, (), spans(1), 30.0)), failed()).segments is None

@@ -258,7 +258,8 @@ def _job(
             for name, value in sorted(bare.describe().get("settings", {}).items()):
                 _output.print_line(f"  {name} = {value}")
         engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, stats.engine_ready)
-        pool = RenderPool(RenderJob(config, model, bare.renderer), limits.row_timeout_s, events.put, pending.total)
+        rows = None if config.cuts else pending.total
+        pool = RenderPool(RenderJob(config, model, bare.renderer), limits.row_timeout_s, events.put, rows)
         try:
             with stop.on_signals(limits.grace_s, drain, kill):
                 return pipeline.run(config, pending, pool, engine, sink, stats, events, companions)

@@ -33,7 +33,7 @@ def download(url: str, options: MediaOptions) -> BinaryIO:
     """The body of a URL as an open file, at its start.
 
     Raises FetchError with a type of `private_address`, `unreachable`, `timeout`, `not_found`,
-    `permission_denied`, `http_error`, `too_many_redirects`, `too_large` or `bad_location`.
+    `permission_denied`, `http_error`, `too_many_redirects`, `too_large`, `no_room` or `bad_location`.
     """
     deadline = time.monotonic() + options.timeout_s
     shown = _shown(url)
@@ -105,6 +105,10 @@ def _body(response: httpx.Response, url: httpx.URL, options: MediaOptions, deadl
                 raise httpx.ReadTimeout("the download took too long")
             file.write(chunk)
         file.seek(0)
+    except OSError as error:
+        file.close()
+        where = f"{error.strerror or error}; TMPDIR names another folder than {tempfile.gettempdir()}"
+        raise FetchError("no_room", f"the download cannot be kept ({where}): {_shown(str(url))}") from error
     except BaseException:
         file.close()
         raise

@@ -53,6 +53,10 @@ def fetch(media: Media, options: MediaOptions) -> BinaryIO:
         case "data":
             return io.BytesIO(_data_of(location))
         case "http" | "https":
+            if options.keep:
+                from gemma4cli.media.kept import kept
+
+                return kept(location, options)
             from gemma4cli.media.download import download
 
             return download(location, options)

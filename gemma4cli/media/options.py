@@ -30,6 +30,7 @@ class MediaOptions:
     exact_frames: they come at that very size, by the model's own resize, which needs torch.
     timeout_s: seconds for a download as a whole.
     max_bytes: size of a download, at most.
+    keep: hold on to a download for the next time that this process reads it.
     root: files outside this folder are refused, whatever links and `..` lead there; None allows all.
     allow_private_hosts: let URLs name loopback, private and link-local addresses.
     """
@@ -51,5 +52,6 @@ class MediaOptions:
     exact_frames: bool = False
     timeout_s: float = 60.0
     max_bytes: int = 2 << 30
+    keep: bool = False
     root: str | None = None
     allow_private_hosts: bool = False

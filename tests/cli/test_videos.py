@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from gemma4cli import resources
 from gemma4cli.tiny.recordings import recording
 
 FAKE = ("--engine", "fake", "-o", "-")
@@ -110,6 +114,7 @@ def test_a_summary_that_fails_fails_its_row_and_retrying_mends_it(gemma4, film, 
     assert done.returncode == 3
     (row,) = pq.read_table(tmp_path / "out.parquet").to_pylist()
     assert (row["status"], row["error_message"].partition(":")[0]) == ("failed", "summing up from 0.0 s to 30.0 s")
+    assert (row["text"], len(row["segments"])) == (None, 3)
     assert gemma4(*command, "--retry-failed").returncode == 0
     (row,) = pq.read_table(tmp_path / "out.parquet").to_pylist()
     assert (row["status"], len(row["segments"])) == ("ok", 3)
@@ -167,3 +172,26 @@ def test_a_model_that_does_not_hear_is_refused_before_it_loads(gemma4, film, tmp
     assert done.returncode == 2
     assert "no audio tower" in done.stderr
     assert "--with-audio" in done.stderr
+
+
+def test_a_film_from_a_server_is_fetched_once_by_each_reader_and_not_for_each_piece(
+    gemma4, film, talk: np.ndarray, tmp_path: Path
+) -> None:
+    film("long.mp4", 70, talk)
+    asked: list[str] = []
+
+    class Files(SimpleHTTPRequestHandler):
+        def log_request(self, *_: object) -> None:
+            asked.append(self.path)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(tmp_path))) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        address = f"http://127.0.0.1:{server.server_port}/long.mp4"
+        (tmp_path / "films.jsonl").write_text(json.dumps({"video": address}) + "\n")
+        flags = (*FAKE, "--with-audio", "--window", "4", "--max-frames", "1")
+        (row,) = lines(gemma4("caption", "films.jsonl", *flags, "--allow-private-hosts").stdout)
+        server.shutdown()
+    (local,) = lines(gemma4("caption", "long.mp4", *flags).stdout)
+    assert (row["text"], row["segments"]) == (local["text"], local["segments"])
+    assert len(row["segments"]) > 15
+    assert 1 <= len(asked) <= resources.cores()

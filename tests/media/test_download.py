@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -19,10 +22,13 @@ OPEN = MediaOptions(allow_private_hosts=True, timeout_s=5)
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
+        self.server.asked.append(self.path)
         path, _, query = self.path.partition("?")
         match path.strip("/").split("/"):
             case ["body"]:
                 self._answer(200, b"body")
+            case ["sized", size]:
+                self._answer(200, b"x" * int(size))
             case ["host"]:
                 self._answer(200, self.headers["host"].encode())
             case ["status", code]:
@@ -71,9 +77,16 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+def asked() -> list[str]:
+    """The paths that the server was asked for."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def server(asked: list[str]) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         http.stopping = threading.Event()
+        http.asked = asked
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{http.server_port}"
@@ -210,3 +223,39 @@ def test_behind_a_proxy_names_are_the_proxys_business_but_addresses_are_not(monk
     assert failure("http://169.254.169.254/meta", MediaOptions()).type == "private_address"
     assert failure("http://localhost/x", MediaOptions()).type == "private_address"
     assert failure("http://public.example/x", MediaOptions()).type == "unreachable"
+
+
+def test_a_download_that_is_kept_is_not_asked_for_again(server: str, asked: list[str]) -> None:
+    keep = replace(OPEN, keep=True, max_bytes=100)
+    with fetch(Media(f"{server}/sized/60?a"), keep) as one, fetch(Media(f"{server}/sized/60?a"), keep) as other:
+        assert one.read(10) == other.read(10) == b"x" * 10
+        assert len(one.read()) == len(other.read()) == 50
+    assert asked.count("/sized/60?a") == 1
+    with fetch(Media(f"{server}/sized/60?b"), keep) as file:  # there is no room for both
+        assert len(file.read()) == 60
+    fetch(Media(f"{server}/sized/60?a"), keep).close()
+    assert asked.count("/sized/60?a") == 2
+    for number in range(9):
+        fetch(Media(f"{server}/sized/1?{number}"), keep).close()
+    fetch(Media(f"{server}/sized/1?1"), keep).close()
+    assert asked.count("/sized/1?1") == 1
+    fetch(Media(f"{server}/sized/1?0"), keep).close()
+    assert asked.count("/sized/1?0") == 2
+    fetch(Media(f"{server}/body"), OPEN).close()
+    fetch(Media(f"{server}/body"), OPEN).close()
+    assert asked.count("/body") > 1
+
+
+def test_a_failed_download_is_not_kept(server: str) -> None:
+    for _ in range(2):
+        assert failure(f"{server}/status/404", replace(OPEN, keep=True)).type == "not_found"
+
+
+def test_a_full_disk_is_said_to_be_one(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile", lambda **_: Full())
+    caught = failure(f"{server}/body", OPEN)
+    assert (caught.type, "TMPDIR" in str(caught)) == ("no_room", True)
