@@ -1,12 +1,13 @@
 """The files that go with rows: captions for trainers, transcripts for players, beside the inputs or mirrored elsewhere.
 
-They are written as rows finish, after the output has the row, and for rows of earlier runs that lack theirs. A file
-that cannot be written costs no row its answer: it is told of once for each reason, and counted.
+They are written when the output has kept a row, lest a crash leave a file for which its row is skipped and that no
+output holds; and for rows of earlier runs that lack theirs. A file that cannot be written costs no row its answer: it
+is told of once for each reason, and counted.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,7 @@ class Companions:
     def __init__(self, form: Form, say: Callable[[str], None]) -> None:
         self._form, self._say = form, say
         self._claims = Claims()
+        self._taken: deque[tuple[Item | None, Row]] = deque()
         self.written = 0
         self.problems: Counter[str] = Counter()
 
@@ -131,6 +133,15 @@ class Companions:
             self.written += len(paths)
         except RowError as error:
             self._note(item, error)
+
+    def take(self, item: Item | None, row: Row) -> None:
+        """Takes a row of this run, whose files are to be written later."""
+        self._taken.append((item, row))
+
+    def write_but(self, latest: int) -> None:
+        """Writes the files of the rows taken but for so many of the latest. Raises JobError when the disk is full."""
+        while len(self._taken) > latest:
+            self.write(*self._taken.popleft())
 
     def catch_up(self, kept: Iterable[tuple[Item, Row]]) -> None:
         """Writes the files of rows of earlier runs. Raises JobError when the disk is full."""

@@ -146,6 +146,10 @@ class PartSink(Sink):
         if len(self._rows) >= self._part_rows or self._held >= PART_BYTES or now - self._since >= wait:
             self.flush()
 
+    @property
+    def held(self) -> int:
+        return len(self._rows)
+
     def flush(self) -> None:
         if not self._rows:
             return

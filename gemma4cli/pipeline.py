@@ -15,7 +15,7 @@ from gemma4cli.ahead import Ahead
 from gemma4cli.companions import Companions
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Engine
-from gemma4cli.errors import EngineError, Interrupted, ParseError
+from gemma4cli.errors import EngineError, Interrupted, JobError, ParseError
 from gemma4cli.headers import Headers
 from gemma4cli.joining import Pieces, segments_of
 from gemma4cli.pending import Pending
@@ -72,13 +72,18 @@ def run(
     stats.busy.readers = pool.workers
     headers = Headers(config.kinds, config.media.options())
     windows = plan.arranged(pending, plan.Planner(config), config.order, pending.total, headers.read)
-    with contextlib.closing(Ahead(windows, lambda: events.put(Arrived()))) as rows, headers:
+    with (
+        contextlib.closing(Ahead(windows, lambda: events.put(Arrived()))) as rows,
+        headers,
+        _files_written(companions, sink),
+    ):
         for row in chain(_rows(config, rows, pool, engine, events, companions, stats), sink.duplicates()):
             with stats.busy.writing():
-                item = sink.item(row.row_index)
+                if companions is not None:
+                    companions.take(sink.item(row.row_index), row)
                 sink.write(row)
                 if companions is not None:
-                    companions.write(item, row)
+                    companions.write_but(sink.held)
             stats.count(row)
             stats.check_failures()
     summary = stats.summary(config.as_dict(), engine.describe())
@@ -87,6 +92,22 @@ def run(
         summary["files"] = companions.summary()
     sink.finish(summary)
     return summary
+
+
+@contextlib.contextmanager
+def _files_written(companions: Companions | None, sink: Sink) -> Iterator[None]:
+    """Leaves no row that the output has without its files, also where the job ends early."""
+    try:
+        yield
+    except BaseException:
+        if companions is not None:
+            with contextlib.suppress(JobError):  # the first error is the one to report
+                sink.flush()
+                companions.write_but(0)
+        raise
+    if companions is not None:
+        sink.flush()
+        companions.write_but(0)
 
 
 def _rows(

@@ -83,8 +83,8 @@ class Claims:
         if owner != row_index:
             raise SidecarError(
                 "sidecar_clash",
-                f"{printable(str(path))} belongs to row {owner} already; name sidecars by the whole file name "
-                "(a.jpg.txt), or give these rows ids of their own and a folder for the sidecars",
+                f"{printable(str(path))} belongs to row {owner} already; --whole-name calls it by the whole name "
+                "of its input (a.jpg.txt), else give these rows ids of their own and --output-dir",
             )
 
 
@@ -163,7 +163,7 @@ def _file_of(media: Media) -> Path:
     path = (local_path(media.location) if media.data is None else None) or ""
     if path.startswith("/") and Path(path).name:
         return Path(path)
-    raise SidecarError("no_place", "this medium is no file that a sidecar could lie beside; name a folder for sidecars")
+    raise SidecarError("no_place", "this medium is no file that a sidecar could lie beside; --output-dir takes them")
 
 
 def _stem(name: str, whole_name: bool) -> str:

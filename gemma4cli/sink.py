@@ -120,6 +120,11 @@ class Sink(ABC):
     def write(self, row: Row) -> None:
         """Takes a row. Raises JobError when the output cannot be written."""
 
+    @property
+    def held(self) -> int:
+        """How many of the rows taken a crash would lose: the latest ones."""
+        return 0
+
     @abstractmethod
     def flush(self) -> None:
         """Makes all rows taken so far outlive a crash, or be seen by the reader of the stream."""

@@ -46,7 +46,7 @@ def test_beside_the_input(location: str, path: str) -> None:
 
 @pytest.mark.parametrize("media", [Media("https://host/a.jpg"), Media("data:,x"), Media("/a.jpg", b"x"), Media("/")])
 def test_no_place_beside_what_is_no_file(media: Media) -> None:
-    with pytest.raises(SidecarError, match="name a folder") as caught:
+    with pytest.raises(SidecarError, match="--output-dir") as caught:
         sidecar_path(media, "a.jpg", "txt")
     assert caught.value.type == "no_place"
 
