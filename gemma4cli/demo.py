@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 SCENES = (11, 23, 42)
-FILMS = (7, 19)
+FILMS = (5, 19)
 RECORDINGS = 3
 FPS = 8
 

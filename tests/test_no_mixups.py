@@ -40,6 +40,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_answer_is_that_of_its_own_file(gemma4, manifest: Path, tmp_path: Path, sequences: int) -> None:
     done = gemma4(
         "annotate", manifest, "--prompt-column", "q", "--model", "tiny", "--max-tokens", "40",
+        "--max-frames", "8",
         "--temperature", "0.01",  # next to greedy, but each row draws from a generator of its own
         "--engine-arg", f"max_num_seqs={sequences}", "-o", "out.parquet", timeout=900,
     )  # fmt: skip
@@ -55,4 +56,4 @@ def test_every_answer_is_that_of_its_own_file(gemma4, manifest: Path, tmp_path: 
         for row in wrong
         if row["text"] in answers and len(set(row["text"].split()) ^ set(row["expected"].split())) > 4
     ]
-    assert len(wrong) <= 0.25 * len(found)
+    assert len(wrong) <= 0.1 * len(found)

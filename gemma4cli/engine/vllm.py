@@ -161,6 +161,7 @@ class VllmEngine:
         self._deliver(_generation(rendered.row_index, output))
 
     def close(self) -> None:
+        gc.unfreeze()  # libraries whose objects are still there at the interpreter's end complain of them
         # vLLM's own way takes five seconds, to no end: what was asked of it is done. This also ends an engine that is
         # still loading; its start then fails, and says so.
         for child in multiprocessing.active_children():
