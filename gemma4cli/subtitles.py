@@ -21,6 +21,7 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 _CLOSING = "[\"'\u201d\u2019\u00bb)\\]]*$"
 _SENTENCE_END = re.compile(f"[.?!\u2026\u3002\uff01\uff1f]{_CLOSING}")
 _CLAUSE_END = re.compile(f"[,;:\u060c\uff0c\u3001\uff1b\uff1a\u2014\u2013]{_CLOSING}")
+_TIME = re.compile(r"\d:(?=\d{1,2}:\d{1,2}[.,]\d)")
 _MARKUP = re.compile(r"<(?=[A-Za-z/])|\{(?=[\\A-Za-z])")
 
 
@@ -188,6 +189,7 @@ def _srt(found: Sequence[Cue]) -> Iterator[str]:
     # SRT knows no escapes. A word joiner, which is not seen, keeps players from taking words for tags or times.
     for number, cue in enumerate(found, 1):
         text = _MARKUP.sub("\\g<0>\u2060", "\n".join(cue.lines)).replace("-->", "--\u2060>")
+        text = _TIME.sub("\\g<0>\u2060", text)
         yield f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n{text}\n\n"
 
 

@@ -63,8 +63,12 @@ def test_cues_fit_and_never_overlap_and_lose_nothing(said: Transcript, how: CueO
 
 
 plain = st.lists(
-    st.lists(st.sampled_from(["one", "two.", "<b>", "a<b", "{x}", "-->", "&amp;", "é", "日本語", "«da»"]), min_size=1)
-    .map(" ".join),
+    st.lists(
+        st.sampled_from(
+            ["one", "two.", "<b>", "a<b", "{x}", "-->", "0:00:01,000", "00:00:02.5", "&amp;", "é", "日本語", "«da»"]
+        ),
+        min_size=1,
+    ).map(" ".join),
     min_size=1,
     max_size=5,
 )  # fmt: skip
