@@ -18,6 +18,11 @@ def kinds_of(config: RunConfig, item: Item) -> frozenset[Kind]:
     return frozenset({Kind.AUDIO}) if item.task == TRANSCRIBE else config.kinds
 
 
+def sought_kinds(config: RunConfig) -> frozenset[Kind]:
+    """Which files and columns a run looks for: transcription takes videos too, for their sound."""
+    return config.kinds | {Kind.VIDEO} if Kind.AUDIO in config.kinds else config.kinds
+
+
 def wanted_kind(task: str) -> Kind | None:
     """What a file is taken for whatever else it holds: transcription hears the sound of a video."""
     return Kind.AUDIO if task == "transcribe" else None

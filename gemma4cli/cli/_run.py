@@ -62,7 +62,7 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
     inputs = open_inputs(
         options.inputs,
         InputOptions(
-            kinds=config.kinds,
+            kinds=tasks.sought_kinds(config),
             kind=tasks.wanted_kind(task),
             media_columns=tuple(filter(None, (options.media_column or "").split(","))),
             prompt_column=options.prompt_column,

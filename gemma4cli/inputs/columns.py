@@ -79,12 +79,15 @@ def choose(
     manifest: str,
     *,
     kinds: frozenset[Kind],
+    kind: Kind | None = None,
     media_columns: Sequence[str],
     id_column: str | None,
     prompt_column: str | None,
     as_json: frozenset[str] = frozenset(),
 ) -> Choice:
     """Picks the columns of a manifest whose types are known; `as_json` are those of values of several types.
+
+    Columns of `kind` go before those of the other kinds.
 
     Raises:
         UsageError: a named column is not there, or no column looks like media and some were expected.
@@ -95,7 +98,7 @@ def choose(
     if media_columns:
         media = tuple(_named(name, schema, features, manifest) for name in media_columns)
     elif content is None:
-        media = tuple(_usual(schema, features, kinds))
+        media = tuple(_usual(schema, features, kinds, kind))
         if not media and kinds and len(schema):
             words = " or ".join(kind.value for kind in sorted(kinds))
             raise UsageError(
@@ -152,10 +155,13 @@ def hf_features(schema: pa.Schema) -> Mapping[str, Any]:
         return {}
 
 
-def _usual(schema: pa.Schema, features: Mapping[str, Any], kinds: frozenset[Kind]) -> Iterable[MediaColumn]:
+def _usual(
+    schema: pa.Schema, features: Mapping[str, Any], kinds: frozenset[Kind], first: Kind | None
+) -> Iterable[MediaColumn]:
     """Columns described as media; else those called after a kind, one of each; else one called like a file.
 
-    Failing all that, a column of {bytes, path} structs, which is how `datasets` stores media.
+    Failing all that, a column of {bytes, path} structs, which is how `datasets` stores media. Where there are any of
+    the kind `first`, others do not count.
     """
     if not kinds:
         return []
@@ -167,7 +173,7 @@ def _usual(schema: pa.Schema, features: Mapping[str, Any], kinds: frozenset[Kind
             if candidate in lower:
                 called.setdefault(kind, (lower[candidate], kind))
     for pairs in (described, list(called.values())):
-        fitting = [pair for pair in pairs if pair[1] in kinds]
+        fitting = [pair for pair in pairs if pair[1] is first] or [pair for pair in pairs if pair[1] in kinds]
         if fitting:
             order = {name: i for i, name in enumerate(schema.names)}
             fitting.sort(key=lambda pair: order[pair[0]])

@@ -74,6 +74,7 @@ def _choose(schema: pa.Schema, name: str, options: InputOptions, as_json: frozen
         schema,
         name,
         kinds=options.kinds,
+        kind=options.kind,
         media_columns=options.media_columns,
         id_column=options.id_column,
         prompt_column=options.prompt_column,

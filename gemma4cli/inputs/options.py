@@ -14,12 +14,14 @@ from gemma4cli.records import Item, Kind
 class InputOptions:
     """How inputs are read.
 
-    kinds: the kinds of media that the task takes; folders are searched for their extensions. Empty: rows without media.
+    kinds: the kinds of media that the task can use; folders are searched for their extensions. Empty: rows without
+        media.
     media_columns: columns of a manifest that name media, dotted into structs; empty takes the usual names.
     prompt_column: column with a prompt for each row.
     id_column: column with the rows' ids; None takes `id`, `custom_id` or `key` if there is one.
     limit: at most so many rows.
-    kind: what every medium is to the task, whatever its column is called; None lets the input say.
+    kind: what every medium is to the task, whatever its column is called; None lets the input say. Columns called after
+        it go before others.
     """
 
     kinds: frozenset[Kind]

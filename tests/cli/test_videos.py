@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -121,6 +122,20 @@ def test_a_summary_that_fails_fails_its_row_and_retrying_mends_it(gemma4, film, 
     refused = gemma4(*command, "--summary-prompt", "In one word?")
     assert refused.returncode != 0
     assert "--summarise: prompt was" in refused.stderr
+
+
+def test_videos_in_folders_and_columns_are_heard(gemma4, film, clip: Path, talk: np.ndarray, tmp_path: Path) -> None:
+    (tmp_path / "talks").mkdir()
+    shutil.move(film("a.mp4", 5, talk[: 5 * 16_000]), tmp_path / "talks")
+    shutil.copy(clip, tmp_path / "talks" / "b.wav")
+    rows = lines(gemma4("transcribe", "talks", *FAKE).stdout)
+    assert [(row["id"], row["status"], row["modality"]) for row in rows] == [
+        ("a.mp4", "ok", "audio"),
+        ("b.wav", "ok", "audio"),
+    ]
+    (tmp_path / "rows.jsonl").write_text('{"video": "talks/a.mp4"}\n')
+    (row,) = lines(gemma4("transcribe", "rows.jsonl", *FAKE).stdout)
+    assert (row["status"], row["text"]) == ("ok", rows[0]["text"])
 
 
 def test_recordings_are_cut_into_shorter_parts_on_request(gemma4, film, talk: np.ndarray) -> None:

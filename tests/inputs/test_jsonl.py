@@ -140,6 +140,9 @@ def test_task_says_what_the_media_are(tmp_path: Path) -> None:
     _, (item,) = read(tmp_path, [{"video": "talk.mp4", "image": "slide.jpg"}], options)
     assert [m.kind for m in item.media] == [Kind.AUDIO]
     assert item.extra == {"image": "slide.jpg"}
+    _, (item,) = read(tmp_path, [{"video": "talk.mp4", "audio": "talk.wav"}], options)
+    assert [Path(m.location).name for m in item.media] == ["talk.wav"]
+    assert item.extra == {"video": "talk.mp4"}
 
 
 def test_media_column_goes_down_into_objects(tmp_path: Path) -> None:
