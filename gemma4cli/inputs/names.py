@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from gemma4cli.records import Kind
 
 # svg is among them although it cannot be decoded: such a file fails with a reason, rather than go missing.
-_IMAGE = """.jpg .jpeg .jpe .jfif .png .apng .gif .webp .bmp .dib .tif .tiff .tga .ico .avif .avifs .heic .heif .hif .jp2
-    .j2k .jpx .ppm .pgm .pbm .pnm .qoi .svg"""
+_IMAGE = """.jpg .jpeg .jpe .jfif .png .apng .gif .webp .bmp .dib .tif .tiff .tga .ico .avif .avifs .heic .heif .hif
+    .jp2 .j2k .jpx .ppm .pgm .pbm .pnm .qoi .svg"""
 _AUDIO = """.wav .wave .mp3 .flac .ogg .oga .opus .m4a .m4b .aac .wma .aif .aiff .aifc .amr .au .snd .caf .ac3 .mka
     .weba .mp2 .w64 .rf64 .eac3 .spx .wv .ape .tta .3ga .m4r .sph .voc .8svx .avr .pvf .paf .latm .loas"""
 _VIDEO = """.mp4 .m4v .mov .mkv .webm .avi .wmv .flv .mpg .mpeg .m2v .ts .mts .m2ts .3gp .3g2 .ogv .vob .asf .mxf .y4m
