@@ -85,6 +85,7 @@ class Limits:
     row_timeout_s: to fetch, decode and render a row.  stall_timeout_s: for the engine to make no token.
     max_engine_deaths: in a row, without a finished row.  grace_s: for rows in the engine when a run is stopped.
     max_failures: failed rows that end the job, a number or a share of the rows so far; None for no limit.
+    answer_retries: times that an answer which is not what it has to be is asked for again.
     """
 
     row_timeout_s: float
@@ -92,6 +93,7 @@ class Limits:
     max_engine_deaths: int
     grace_s: float
     max_failures: int | float | None
+    answer_retries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class RunConfig:
             "engine_args": dict(self.engine_args),
             "system": self.prompts.system,
             "prompt": _asked(self.prompts),
-            "sampling": {name: getattr(self.sampling, name) for name in Sampling.__slots__},
+            "sampling": asdict(self.sampling),
             "media": {name: getattr(self.media, name) for name in MediaSettings.__slots__},
         } | {
             name: {"prompt": _asked(recipe.prompts), "sampling": asdict(recipe.sampling)}
@@ -169,6 +171,11 @@ class Overrides:
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
+    schema: str | None = None
+    choices: str | None = None
+    regex: str | None = None
+    logprobs: bool = False
+    answer_retries: int | None = None
     max_soft_tokens: int | str | None = None
     max_frames: int | None = None
     background: str | None = None
@@ -269,6 +276,11 @@ def _refuse_contradictions(task: str, user: Overrides) -> None:
     if task == "caption" and user.language is not None and not user.with_audio:
         raise UsageError("--language is about what is spoken", "Add --with-audio, or ask for it in --prompt.")
 
+    if user.window is not None:
+        for flag in ("schema", "choices", "regex", "logprobs"):
+            if getattr(user, flag):
+                raise UsageError(f"--{flag} is about one answer, and --window makes several", "Leave one of them out.")
+
 
 def _asked(prompts: Prompts) -> str | dict[str, str]:
     return prompts.text or {kind.value: text for kind, text in prompts.by_kind.items()}
@@ -308,4 +320,5 @@ def _limits(user: Overrides) -> Limits:
         max_engine_deaths=flag_values.at_least("--max-engine-deaths", int(chosen(user.max_engine_deaths, 12)), 0),
         grace_s=flag_values.between("--grace", chosen(user.grace, 30.0), 0.0, day),
         max_failures=flag_values.max_failures(user.max_failures),
+        answer_retries=flag_values.whole("--answer-retries", int(chosen(user.answer_retries, 1)), 0, 100),
     )

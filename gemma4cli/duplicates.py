@@ -66,14 +66,17 @@ class Seen:
 class Duplicates:
     """Which rows are held back for which, over one run. What is kept of each is its place, not its content."""
 
-    def __init__(self, done: pa.Table, root: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self, done: pa.Table, root: Callable[[], str | None] = lambda: None, answers: Sequence[str] = ()
+    ) -> None:
         """How duplicates are found.
 
         Args:
             done: the keys of the rows that are committed and stay; those that are ok can be copied.
             root: asked for the folder outside of which no file is read.
+            answers: columns of typed answers, which are copied too.
         """
-        self._root = root
+        self._root, self._copied = root, (*_COPIED, *answers)
         without = keys.column(done, "failed") | keys.column(done, "skipped")
         usable = np.flatnonzero((keys.column(done, "digest0") != 0) & ~without)
         self._seen = Seen(*(keys.column(done, name)[usable] for name in ("digest0", "digest1", "row_index")))
@@ -117,26 +120,25 @@ class Duplicates:
             if at == len(self._held):
                 break
             if len(waiting) >= _AT_ONCE:
-                yield from _filled(waiting, expected, sources)
+                yield from self._filled(waiting, expected, sources)
                 waiting = []
-        yield from _filled(waiting, expected, sources)
+        yield from self._filled(waiting, expected, sources)
 
     @property
     def waiting(self) -> bool:
         return bool(self._held)
 
-
-def _filled(
-    waiting: list[tuple[Item, Key, int]], expected: dict[int, tuple[Key, Item]], sources: Sequence[Source]
-) -> Iterator[Row]:
-    found = reading.records(sources, [first for _, _, first in waiting], [*_COPIED, DUPLICATE_OF])
-    for item, key, first in waiting:
-        answer = found.get(first)
-        if answer is None:  # it was not computed, so this row is still to do
-            continue
-        values: dict[str, Any] = {name: answer.get(name) for name in _COPIED}
-        values["status"] = Status(values["status"])
-        origin = answer.get(DUPLICATE_OF)
-        extra = {**item.extra, DUPLICATE_KEY: first if origin is None else origin}
-        expected[item.row_index] = key, item
-        yield Row(item.row_index, item.id, item.source, **values, attempts=0, extra=extra)
+    def _filled(
+        self, waiting: list[tuple[Item, Key, int]], expected: dict[int, tuple[Key, Item]], sources: Sequence[Source]
+    ) -> Iterator[Row]:
+        found = reading.records(sources, [first for _, _, first in waiting], [*self._copied, DUPLICATE_OF])
+        for item, key, first in waiting:
+            answer = found.get(first)
+            if answer is None:  # it was not computed, so this row is still to do
+                continue
+            values: dict[str, Any] = {name: answer.get(name) for name in self._copied}
+            values["status"] = Status(values["status"])
+            origin = answer.get(DUPLICATE_OF)
+            extra = {**item.extra, DUPLICATE_KEY: first if origin is None else origin}
+            expected[item.row_index] = key, item
+            yield Row(item.row_index, item.id, item.source, **values, attempts=0, extra=extra)

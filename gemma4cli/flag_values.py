@@ -83,6 +83,34 @@ def max_failures(text: str | None) -> int | float | None:
         ) from None
 
 
+def choices(text: str) -> tuple[str, ...]:
+    """Texts between commas, or the lines of a file: `yes,no`, `@labels.txt`. Empty lines do not count."""
+    try:
+        parts = Path(text[1:]).read_text(encoding="utf-8-sig").splitlines() if text.startswith("@") else text.split(",")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is no text"
+        raise UsageError(f"--choices {text}: {reason}", "Name a file with one choice a line.") from None
+    found = [part.strip() for part in parts]
+    found = [part for part in found if part] if text.startswith("@") else found
+    if not found or not all(found):
+        raise UsageError(f"--choices {text!r} has an empty choice", "Example: --choices cat,dog,neither")
+    double = next((part for i, part in enumerate(found) if part in found[:i]), None)
+    if double is not None:
+        raise UsageError(f"--choices has {double!r} twice", "Leave one of them out.")
+    return tuple(found)
+
+
+def regex(text: str) -> str:
+    """A pattern that Python takes as well."""
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"--regex {text!r} is no pattern: {error}", "Example: --regex '[A-Z]{2}[0-9]{4}'") from None
+    if not text or "\0" in text:
+        raise UsageError("--regex is empty", "Example: --regex '[A-Z]{2}[0-9]{4}'")
+    return text
+
+
 def one_of(flag: str, value: T, choices: tuple[T, ...]) -> T:
     """The value, which is among the choices."""
     if value not in choices:

@@ -6,6 +6,7 @@ for embedded bytes and data: URIs their hash; for addresses their text; and the 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -129,10 +130,14 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
             }
     for section in (config.sampling, config.media):
         for field in fields(section):
-            if not field.name.startswith(_LIMITS):
+            if field.name != "constraint" and not field.name.startswith(_LIMITS):
                 value = getattr(section, field.name)
                 flag = f"--{field.name.replace('_', '-')}"
                 found[flag] = value if isinstance(value, (int, float, str)) or value is None else str(value)
+    constraint = config.sampling.constraint
+    if constraint is not None:
+        choices = None if constraint.choices is None else json.dumps(constraint.choices, ensure_ascii=False)
+        found |= {"--schema": constraint.schema, "--choices": choices, "--regex": constraint.regex}
     if found.pop("--auto-soft-tokens"):
         found["--max-soft-tokens"] = f"auto:{config.media.max_soft_tokens}"
     # What is not set is left out, so that a setting that a later version adds makes no difference until it is used.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -52,13 +52,14 @@ class PartSink(Sink):
         fingerprint: Mapping[str, Any],
         resume: Resume,
         *,
+        answers: Sequence[str] = (),
         part_rows: int,
         part_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         self.state: Path = place.state
         self._place, self._schema, self._lock = place, schema, lock
-        self._names = carried_names(columns)
+        self._names, self._answers = carried_names(columns, answers), answers
         self._dedupe = DUPLICATE_OF in schema.names
         self._fingerprint, self._resume = fingerprint, resume
         try:
@@ -103,7 +104,7 @@ class PartSink(Sink):
         else:
             self._left = functools.partial(self._first_time, inputs)
         if self._dedupe:
-            self._duplicates = Duplicates(kept_keys, lambda: self.root)
+            self._duplicates = Duplicates(kept_keys, lambda: self.root, answers=self._answers)
         self._note(None if total is None else total + kept["ok"] + kept["failed"])
         idle = total == 0 and self.ledger.finished and not self.ledger.added
         return Pending(total, kept["ok"], kept["failed"], idle, self._to_compute)
@@ -156,7 +157,7 @@ class PartSink(Sink):
         began = self._clock()
         order = sorted(range(len(self._rows)), key=lambda i: self._rows[i].row_index)
         rows = [self._rows[i] for i in order]
-        table = table_of(rows, self._schema, self._names)
+        table = table_of(rows, self._schema, self._names, self._answers)
         own = keys.table(
             [row.row_index for row in rows],
             [self._keys[i] for i in order],

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
 
-from gemma4cli import plan, tasks
+from gemma4cli import answers, plan, tasks
 from gemma4cli.ahead import Ahead
 from gemma4cli.companions import Companions
 from gemma4cli.config import RunConfig
@@ -45,7 +45,7 @@ class _Flight:
     rendered: Rendered | None = None
     whole: Pieces | None = None  # the row that this is the `place`th piece of
     place: int = 0
-    again: bool = False  # generated a second time, because the first answer went round in circles
+    tries: int = 1  # at an answer that goes round in circles, or is not what it has to be
     attempts: int = 0
 
 
@@ -202,10 +202,10 @@ def _rows(
                     rendering += 1
                     pool.submit(flight.item)
                     continue
-                if tasks.loops(event) and not flight.again:
-                    flight.again = True
-                    sampling = config.recipe(flight.item.task).sampling
-                    engine.submit(flight.rendered, tasks.less_repetitive(sampling))
+                again = tasks.another_try(config, flight.item, event, flight.rendered.facts, flight.tries)
+                if again is not None:
+                    flight.tries += 1
+                    engine.submit(flight.rendered, again)
                     continue
                 del flights[event.row_index]
                 nbytes -= flight.rendered.nbytes
@@ -304,12 +304,19 @@ def _generated(config: RunConfig, flight: _Flight, rendered: Rendered, generatio
         render_ms=rendered.render_ms,
         queue_ms=generation.queue_ms,
         generate_ms=generation.generate_ms,
+        logprob=generation.logprob,
         attempts=rendered.attempts + flight.attempts - 1,
         extra=item.extra,
     )
     if generation.failure is not None:
         return _with_failure(row, generation.failure)
     row = replace(row, text=tasks.answer(generation.text or ""))
+    sampling = config.recipe(item.task).sampling
+    if sampling.constraint is not None:
+        try:
+            row = replace(row, answer=answers.read(sampling.constraint, generation, facts, sampling.max_tokens))
+        except ParseError as error:
+            return _with_failure(row, error.failure())
     if config.translate_to is not None:
         try:
             said, translated = tasks.translation(row.text or "", config.translate_to)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gemma4cli import flag_values
 from gemma4cli.errors import UsageError
-from gemma4cli.records import Kind, Sampling
+from gemma4cli.records import Constraint, Kind, Sampling
 
 if TYPE_CHECKING:
     from gemma4cli.config import Overrides
@@ -45,7 +45,8 @@ def of_task(base: Mapping[str, Any], user: Overrides) -> Recipe:
         UsageError: a value is out of range or of the wrong form; the message names its flag.
     """
     extra = {} if user.translate_to is None else base["translation"]["sampling"]
-    return Recipe(_prompts(base, user), _sampling({**base["sampling"], **extra}, user))
+    sampling = _sampling({**base["sampling"], **extra}, user)
+    return Recipe(_prompts(base, user), replace(sampling, constraint=_constraint(user), logprobs=user.logprobs))
 
 
 def of_sound(base: Mapping[str, Any], language: str | None) -> Recipe:
@@ -64,6 +65,22 @@ def of_summary(base: Mapping[str, Any], user: Overrides) -> Recipe:
         raise UsageError("--summary-prompt is empty", "Say how the windows of a video are to be summed up.")
     prompts = Prompts(_system(base, user), prompt.strip(), {})
     return Recipe(prompts, _sampling({**base["sampling"], **base["summary"]["sampling"]}, user))
+
+
+def _constraint(user: Overrides) -> Constraint | None:
+    """What an answer may be: --schema, --choices or --regex."""
+    given = [f"--{name}" for name in ("schema", "choices", "regex") if getattr(user, name) is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} contradict each other", "Give one of them.")
+    if user.schema is not None:
+        from gemma4cli import schemas  # which imports jsonschema
+
+        return Constraint(schema=schemas.load(user.schema))
+    if user.choices is not None:
+        return Constraint(choices=flag_values.choices(user.choices))
+    return Constraint(regex=flag_values.regex(user.regex or ""))
 
 
 def _prompts(base: Mapping[str, Any], user: Overrides) -> Prompts:

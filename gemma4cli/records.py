@@ -99,8 +99,24 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer may be; one of them is set.
+
+    schema: JSON documents of this JSON Schema, which is JSON itself.
+    choices: these texts.  regex: texts of this pattern.
+    """
+
+    schema: str | None = None
+    choices: tuple[str, ...] | None = None
+    regex: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the engine draws tokens; temperature 0 is greedy."""
+    """How the engine draws tokens; temperature 0 is greedy.
+
+    constraint: what it may draw; None is anything.  logprobs: whether to tell how likely the answer was.
+    """
 
     max_tokens: int
     temperature: float
@@ -108,6 +124,8 @@ class Sampling:
     top_k: int
     seed: int
     repetition_penalty: float = 1.0
+    constraint: Constraint | None = None
+    logprobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +217,10 @@ class Unrendered:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What the engine made of one row: text, or a failure. `attempts` counts how often it was given the row."""
+    """What the engine made of one row: text, or a failure. `attempts` counts how often it was given the row.
+
+    logprob: natural logarithm of how likely the text was, among those that the constraint allows.
+    """
 
     row_index: int
     text: str | None
@@ -209,6 +230,7 @@ class Generation:
     generate_ms: float
     failure: Failure | None = None
     attempts: int = 1
+    logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +240,7 @@ class Row:
     segments: of a transcript or a video in windows, `start` and `end` in seconds, `text` and `tokens` of each part,
         and its `transcript` where the row has one.
     transcript: what was said, where that is not the text: beside a translation, or a description of a video.
+    answer, logprob: the text as a value, and how likely it was; columns only in runs that ask for them.
     """
 
     row_index: int
@@ -248,4 +271,6 @@ class Row:
     queue_ms: float | None = None
     generate_ms: float | None = None
     attempts: int = 1
+    answer: Any = None
+    logprob: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
 
 from gemma4cli import strict_json
-from gemma4cli.records import Row
+from gemma4cli.records import Row, Sampling
+from gemma4cli.shapes import CORNERS, Form, Shape, shape_of
 
 _SEGMENT = {
     "start": pa.float64(),
@@ -26,7 +27,8 @@ _TYPES = {
     "float": pa.float64(),
     "tuple[Mapping[str, Any], ...]": pa.list_(pa.struct(_SEGMENT)),
 }
-ROW_FIELDS = tuple(field.name for field in fields(Row) if field.name != "extra")
+ANSWER_FIELDS = ("answer", "logprob")  # of a Row, columns only where a run asks for them
+ROW_FIELDS = tuple(field.name for field in fields(Row) if field.name not in (*ANSWER_FIELDS, "extra"))
 # The row_index of the row whose answer a row has been given; a column of its own, where that is done at all.
 DUPLICATE_OF = "duplicate_of"
 DUPLICATE_KEY = "\0duplicate_of"  # in a Row's extra, where no column of a manifest can be called so
@@ -45,17 +47,49 @@ def row_columns() -> list[pa.Field]:
     return [
         pa.field(field.name, _TYPES[str(field.type).removesuffix(" | None")])
         for field in fields(Row)
-        if field.name != "extra"
+        if field.name in ROW_FIELDS
     ]
 
 
-def carried_names(columns: pa.Schema) -> dict[str, str]:
-    """Input column -> output column. A name that a Row has itself gets `input_` before it, again if need be."""
-    taken = {*_OURS, *columns.names}
+def answer_columns(sampling: Sampling) -> list[pa.Field]:
+    """The columns of `ANSWER_FIELDS` that a run has: typed answers, and how likely the answers were."""
+    constraint, columns = sampling.constraint, []
+    if constraint is not None and constraint.schema is not None:
+        columns.append(pa.field("answer", arrow_type(shape_of(json.loads(constraint.schema)))))
+    if sampling.logprobs:
+        columns.append(pa.field("logprob", pa.float64()))
+    return columns
+
+
+def arrow_type(shape: Shape) -> pa.DataType:
+    """The type of a column for values of a shape."""
+    match shape.form:
+        case Form.OBJECT:
+            return pa.struct([pa.field(name, arrow_type(inner)) for name, inner in shape.fields.items()])
+        case Form.ARRAY if shape.items is not None:
+            return pa.list_(arrow_type(shape.items))
+        case Form.BOX:
+            return pa.struct([pa.field(name, pa.float64()) for name in CORNERS])
+        case Form.BOOLEAN:
+            return pa.bool_()
+        case Form.INTEGER:
+            return pa.int64()
+        case Form.NUMBER:
+            return pa.float64()
+    return pa.string()
+
+
+def carried_names(columns: pa.Schema, answers: Collection[str] = ()) -> dict[str, str]:
+    """Input column -> output column. A name that is ours gets `input_` before it, again if need be.
+
+    answers: those of `ANSWER_FIELDS` that are columns of the output.
+    """
+    ours = {*_OURS, *answers}
+    taken = {*ours, *columns.names}
     names = {}
     for name in columns.names:
         out = name
-        if name in _OURS:
+        if name in ours:
             while out in taken:
                 out = f"input_{out}"
             taken.add(out)
@@ -63,20 +97,24 @@ def carried_names(columns: pa.Schema) -> dict[str, str]:
     return names
 
 
-def output_schema(columns: pa.Schema, document: Mapping[str, Any], duplicates: bool = False) -> pa.Schema:
+def output_schema(
+    columns: pa.Schema, document: Mapping[str, Any], duplicates: bool = False, answers: Sequence[pa.Field] = ()
+) -> pa.Schema:
     """The output's schema.
 
     Args:
         columns: the columns carried from the input, with the input's names and `huggingface` metadata, if it had any.
         document: what made the output (model, task, settings); becomes JSON under the key `gemma4cli`.
         duplicates: there is a column for the row whose answer a row has been given.
+        answers: the columns of typed answers, if there are any.
 
     Its `huggingface` metadata lets `datasets` read every column with its type, class names included; it is left out
     where a type has no word in `datasets`, which then goes by the Arrow types.
     """
-    names = carried_names(columns)
+    names = carried_names(columns, [field.name for field in answers])
     carried = [pa.field(names[field.name], field.type) for field in columns]
-    out = row_columns() + ([pa.field(DUPLICATE_OF, pa.int64())] if duplicates else []) + carried
+    copies = [pa.field(DUPLICATE_OF, pa.int64())] if duplicates else []
+    out = [*row_columns(), *answers, *copies, *carried]
     metadata = {"gemma4cli": strict_json.encode(document)}
     described = _described(columns)
     try:

@@ -56,6 +56,7 @@ class Sink(ABC):
         clock: Callable[[], float] = time.monotonic,
         stdout: BinaryIO | None = None,
         line_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+        answers: Sequence[pa.Field] = (),
     ) -> Sink:
         """Opens an output, having tried that it can be written to.
 
@@ -70,6 +71,7 @@ class Sink(ABC):
             part_rows, part_seconds: rows are kept in memory no longer than either of them says.
             stdout: where `-` writes; the process's standard output if None.
             line_of: makes the object of a line on standard output from a row's columns; None leaves them as they are.
+            answers: the columns of typed answers.
 
         Raises:
             UsageError: what lies there is not ours, is in use, or was made otherwise; or it cannot be written to.
@@ -81,16 +83,23 @@ class Sink(ABC):
             if dedupe:
                 message = "--dedupe looks answers up in the output, which standard output does not allow"
                 raise UsageError(message, "write to a file or a folder")
-            return StreamSink(stdout or sys.stdout.buffer, columns, line_of)
+            return StreamSink(stdout or sys.stdout.buffer, columns, line_of, [field.name for field in answers])
         place = outputs.locate(output)
         lock = outputs.claim(place, overwrite)
         try:
             made = dict(fingerprint or {})
-            schema = output_schema(
-                columns, {"task": task, **metadata, **({"fingerprint": made} if made else {})}, dedupe
-            )
+            document = {"task": task, **metadata, **({"fingerprint": made} if made else {})}
             return PartSink(
-                place, schema, columns, lock, made, resume, part_rows=part_rows, part_seconds=part_seconds, clock=clock
+                place,
+                output_schema(columns, document, dedupe, answers),
+                columns,
+                lock,
+                made,
+                resume,
+                answers=[field.name for field in answers],
+                part_rows=part_rows,
+                part_seconds=part_seconds,
+                clock=clock,
             )
         except BaseException:
             outputs.release(lock)

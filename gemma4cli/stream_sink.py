@@ -6,7 +6,7 @@ import contextlib
 import functools
 import heapq
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -29,9 +29,10 @@ class StreamSink(Sink):
         stream: BinaryIO,
         columns: pa.Schema,
         line_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+        answers: Sequence[str] = (),
     ) -> None:
-        self._stream, self._line_of = stream, line_of
-        self._names = carried_names(columns)
+        self._stream, self._line_of, self._answers = stream, line_of, answers
+        self._names = carried_names(columns, answers)
         self._times = {self._names[field.name]: field.type for field in columns if has_times(field.type)}
         self._waiting: list[tuple[int, bytes]] = []
         self._expected: dict[int, Item] = {}
@@ -45,7 +46,7 @@ class StreamSink(Sink):
 
     def write(self, row: Row) -> None:
         self._expected.pop(row.row_index, None)
-        record = record_of(row, self._names)
+        record = record_of(row, self._names, self._answers)
         for name, kind in self._times.items():
             record[name] = pa.scalar(record[name], kind)  # times may come as integers
         shown = record if self._line_of is None else self._line_of(record)

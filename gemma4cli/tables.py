@@ -17,13 +17,18 @@ _LONGEST_ADDRESS = 8192
 _own_values = attrgetter(*ROW_FIELDS)
 
 
-def table_of(rows: Sequence[Row], schema: pa.Schema, names: Mapping[str, str]) -> pa.Table:
-    """Rows as a table of the output's schema; `names` says what each carried column is called there.
+def table_of(rows: Sequence[Row], schema: pa.Schema, names: Mapping[str, str], answers: Sequence[str] = ()) -> pa.Table:
+    """Rows as a table of the output's schema.
+
+    Args:
+        names: what each carried column is called there.
+        answers: its columns of typed answers.
 
     Raises:
         JobError: a carried value does not fit its column's type.
     """
     columns: list[Sequence[Any]] = list(zip(*map(_own_values, rows), strict=True)) or [()] * len(ROW_FIELDS)
+    columns += [[getattr(row, name) for row in rows] for name in answers]
     if DUPLICATE_OF in schema.names:
         columns.append([row.extra.get(DUPLICATE_KEY) for row in rows])
     columns += [[row.extra.get(name) for row in rows] for name in names]
@@ -46,9 +51,10 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def record_of(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
-    """A row as one flat record, in the output's order and names."""
+def record_of(row: Row, names: Mapping[str, str], answers: Sequence[str] = ()) -> dict[str, Any]:
+    """A row as one record, in the output's order and names."""
     record = dict(zip(ROW_FIELDS, _own_values(row), strict=True))
+    record |= {name: getattr(row, name) for name in answers}
     for name, out in names.items():
         record[out] = row.extra.get(name)
     return record

@@ -6,11 +6,11 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 
-from gemma4cli import repetition
+from gemma4cli import answers, repetition
 from gemma4cli.config import RunConfig
 from gemma4cli.errors import ParseError, RenderError
 from gemma4cli.recipes import TRANSCRIBE, Prompts
-from gemma4cli.records import Generation, Item, Kind, Sampling
+from gemma4cli.records import Generation, Item, Kind, MediaFacts, Sampling
 
 
 def kinds_of(config: RunConfig, item: Item) -> frozenset[Kind]:
@@ -79,6 +79,28 @@ def translation(text: str, target: str) -> tuple[str, str]:
 def loops(generation: Generation) -> bool:
     """Whether the answer was cut off while it repeated itself."""
     return generation.finish_reason == "length" and repetition.loops(generation.text or "")
+
+
+def another_try(
+    config: RunConfig, item: Item, generation: Generation, facts: MediaFacts, tries: int
+) -> Sampling | None:
+    """How to ask for an answer once more, after `tries` of it; None where it is as good as it gets."""
+    sampling = config.recipe(item.task).sampling
+    if loops(generation) and tries == 1:
+        return less_repetitive(sampling)
+    if sampling.constraint is None or generation.failure is not None or tries > config.limits.answer_retries:
+        return None
+    try:
+        answers.read(sampling.constraint, generation, facts, sampling.max_tokens)
+    except ParseError as error:
+        # What was cut off may be long because it repeats itself; other mistakes are a matter of the draw.
+        again = less_repetitive(sampling)
+        return replace(
+            again,
+            seed=sampling.seed + tries,
+            repetition_penalty=again.repetition_penalty if error.type == answers.CUT_OFF else 1.0,
+        )
+    return None
 
 
 def died(generation: Generation) -> bool:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 INPUT, MODEL, ANSWER, MEDIA, OUTPUT = "Input", "Model", "Answer", "Media", "Output"
-LIMITS, FILES = "Limits", "Files beside the rows"
+LIMITS, FILES, TYPED = "Limits", "Files beside the rows", "Typed answers"
 
 
 def flag(*names: str, panel: str, help: str, **more: Any) -> Any:
@@ -231,6 +231,44 @@ class RunOptions:
     verbose: Annotated[
         bool, flag("--verbose", "-v", panel=OUTPUT, help="Settings, and vLLM's own log, on standard error.")
     ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions(RunOptions):
+    """Flags of the tasks whose answers may be made to be of a form."""
+
+    schema: Annotated[
+        str | None,
+        flag(
+            "--schema",
+            panel=TYPED,
+            metavar="FILE|MODULE:MODEL",
+            help="A JSON Schema, or a pydantic model: answers are JSON of it, and typed in the column answer.",
+        ),
+    ] = None
+    choices: Annotated[
+        str | None,
+        flag("--choices", panel=TYPED, metavar="A,B|@FILE", help="Answers are one of these, or of a file's lines."),
+    ] = None
+    regex: Annotated[str | None, flag("--regex", panel=TYPED, metavar="R", help="Answers match this pattern.")] = None
+    logprobs: Annotated[
+        bool,
+        flag(
+            "--logprobs",
+            panel=TYPED,
+            help="A column logprob: the natural logarithm of how likely the answer was at temperature 1, among all "
+            "that the flags above allow.",
+        ),
+    ] = False
+    answer_retries: Annotated[
+        int | None,
+        flag(
+            "--answer-retries",
+            panel=TYPED,
+            metavar="N",
+            help="Ask again up to N times for an answer that is none of these. Default: 1.",
+        ),
+    ] = None
 
 
 def takes(options: type[RunOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:

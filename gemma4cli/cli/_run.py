@@ -93,6 +93,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
     """
     from gemma4cli import openai_batch, rates
     from gemma4cli.companions import Companions
+    from gemma4cli.schema import answer_columns
     from gemma4cli.sink import Sink
     from gemma4cli.stats import Stats
 
@@ -113,6 +114,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
         resume=job.resume,
         dedupe=options.dedupe,
         stdout=_output.standard_output() if output == "-" else None,
+        answers=answer_columns(config.sampling),
         line_of=(lambda row: openai_batch.line_of(row, config.model, int(time.time()))) if in_openai else None,
     )
     with sink:

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gemma4cli.cli._errors import reports_errors
-from gemma4cli.cli._options import ANSWER, FILES, OUTPUT_DIR, WHOLE_NAME, RunOptions, flag, takes
+from gemma4cli.cli._options import ANSWER, FILES, OUTPUT_DIR, WHOLE_NAME, AnswerOptions, flag, takes
 from gemma4cli.cli._run import run_task
 
 if TYPE_CHECKING:
     from gemma4cli.companions import CaptionForm
 
 
-@takes(RunOptions)
+@takes(AnswerOptions)
 @reports_errors
 def caption(
-    options: RunOptions,
+    options: AnswerOptions,
     with_audio: Annotated[
         bool,
         flag("--with-audio", panel=ANSWER, help="Write down as well what is said in a video, as its transcript."),

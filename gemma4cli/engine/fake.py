@@ -13,6 +13,8 @@ answers the same row with the same text whatever ran beside it. Settings come as
     stall_on=TEXT   the engine says nothing more after such a row
     loop_on=TEXT    the answer repeats itself up to its limit, unless sampling penalises that
     hopeless_on=TEXT  the answer repeats itself whatever the sampling
+    break_on=TEXT   the answer breaks off in its middle, unless it is drawn with another seed
+    broken_on=TEXT  the answer breaks off in its middle whatever the seed
     hang_on=TEXT    rendering such a row never ends
     crash_on=TEXT   rendering such a row kills the process that does it
 """
@@ -31,6 +33,7 @@ from typing import Any
 
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Deliver, EngineInput, Renderer, Request
+from gemma4cli.engine.fake_answers import text_of
 from gemma4cli.errors import EngineError, UsageError
 from gemma4cli.records import Failure, Generation, Kind, Rendered, Sampling, Stage, Tokens
 
@@ -51,6 +54,8 @@ class Behaviour:
     stall_on: str = ""
     loop_on: str = ""
     hopeless_on: str = ""
+    break_on: str = ""
+    broken_on: str = ""
     hang_on: str = ""
     crash_on: str = ""
 
@@ -59,6 +64,7 @@ class Behaviour:
 class _Answer:
     text: str
     said: str  # the text parts, which faults are looked for in
+    number: int  # what a choice is made by
 
 
 class FakeRenderer:
@@ -97,7 +103,8 @@ class FakeRenderer:
                     label = f"video of {frames} frames"
         text = f"{label}, {digest.hexdigest()[:12]}"
         target = _TARGET.search(said[-1]) if said else None
-        answer = _Answer(f"{text}\n{target[1]}: {text}" if target else text, "\n".join(said))
+        text = f"{text}\n{target[1]}: {text}" if target else text
+        answer = _Answer(text, "\n".join(said), digest.digest()[0])
         if _meets(self._behaviour.hang_on, answer):
             time.sleep(86_400)
         if _meets(self._behaviour.crash_on, answer):
@@ -110,9 +117,9 @@ class FakeRenderer:
 class FakeEngine:
     """See the module's docstring."""
 
-    def __init__(self, behaviour: Behaviour) -> None:
+    def __init__(self, behaviour: Behaviour, seed: int = 0) -> None:
         self.renderer: Renderer = FakeRenderer(behaviour)
-        self._behaviour = behaviour
+        self._behaviour, self._seed = behaviour, seed
         self._finished = 0
         self._over = threading.Event()
         self._closing = threading.Lock()
@@ -130,7 +137,7 @@ class FakeEngine:
             values = {name: casts[str(known[name])](value) for name, value in config.engine_args.items()}
         except ValueError as error:
             raise UsageError(f"--engine-arg: {error}") from None
-        return cls(Behaviour(**values))
+        return cls(Behaviour(**values), config.sampling.seed)
 
     @property
     def sequences(self) -> int:
@@ -191,13 +198,22 @@ class FakeEngine:
         if _meets(self._behaviour.fail_on, answer):
             failure = Failure(Stage.ENGINE, "fake_failure", "failed, as --engine-arg fail_on asked")
             return Generation(rendered.row_index, None, None, 0, 0.0, elapsed_ms, failure)
-        words = re.findall(r"\S+\s*", answer.text)
+        text = answer.text
+        if sampling.constraint is not None:
+            text = text_of(sampling.constraint, text, answer.number)
+        breaks = _meets(self._behaviour.break_on, answer) and sampling.seed == self._seed
+        if breaks or _meets(self._behaviour.broken_on, answer):
+            text = text[: len(text) // 2]
+        words = re.findall(r"\S+\s*", text)
         curable = _meets(self._behaviour.loop_on, answer) and sampling.repetition_penalty == 1.0
         if curable or _meets(self._behaviour.hopeless_on, answer):
             words = ["and ", "so ", "on "] * sampling.max_tokens
         kept = words[: sampling.max_tokens]
         reason = "stop" if len(kept) == len(words) else "length"
-        return Generation(rendered.row_index, "".join(kept).strip(), reason, len(kept), 0.0, elapsed_ms)
+        logprob = -0.125 * len(kept) if sampling.logprobs else None
+        return Generation(
+            rendered.row_index, "".join(kept).strip(), reason, len(kept), 0.0, elapsed_ms, logprob=logprob
+        )
 
 
 def _meets(fault: str, answer: _Answer) -> bool:

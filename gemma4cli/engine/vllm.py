@@ -19,6 +19,7 @@ from typing import Any
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Deliver, Renderer
 from gemma4cli.engine.vllm_render import VllmRenderer, first_lines
+from gemma4cli.engine.vllm_sampling import refuse_constraint, sampling_params
 from gemma4cli.engine.vllm_settings import OWNED, engine_settings, prepare_environment
 from gemma4cli.errors import EngineError, ModelError, UsageError
 from gemma4cli.models import Model
@@ -72,7 +73,9 @@ class VllmEngine:
             raise UsageError(f"vLLM refuses these settings: {first_lines(error)}", "See --engine-arg.") from None
         except OSError as error:
             raise ModelError(f"{model.name} cannot be read: {first_lines(error)}") from error
-        return cls(vllm_config, settings, current_platform.get_device_name())
+        engine = cls(vllm_config, settings, current_platform.get_device_name())
+        refuse_constraint(config.sampling, vllm_config)
+        return engine
 
     @property
     def sequences(self) -> int:
@@ -132,20 +135,10 @@ class VllmEngine:
         task.add_done_callback(self._tasks.discard)
 
     async def _generate(self, rendered: Rendered, sampling: Sampling) -> None:
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        params = SamplingParams(
-            max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            seed=sampling.seed,
-            repetition_penalty=sampling.repetition_penalty,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
         try:
-            outputs = self._llm.generate(rendered.payload, params, str(rendered.row_index))
+            outputs = self._llm.generate(rendered.payload, sampling_params(sampling), str(rendered.row_index))
             (output,) = [output async for output in outputs]  # FINAL_ONLY: there is one
         except EngineDeadError as error:
             if not self._dead:
@@ -198,6 +191,7 @@ def _generation(row_index: int, output: Any) -> Generation:
         output_tokens=len(completion.token_ids),
         queue_ms=(metrics.scheduled_ts - metrics.queued_ts) * 1000,
         generate_ms=(metrics.last_token_ts - metrics.scheduled_ts) * 1000,
+        logprob=completion.cumulative_logprob,
     )
 
 

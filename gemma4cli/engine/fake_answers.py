@@ -1,0 +1,70 @@
+"""Answers that keep to a constraint, made without a model: the same for the same row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gemma4cli.records import Constraint
+
+_DEEPEST = 8  # levels, after which what may be left out is
+
+
+def text_of(constraint: Constraint, said: str, number: int) -> str:
+    """The text of an answer.
+
+    Args:
+        said: what would be answered without a constraint; it is what texts in a document say, and what --regex gets,
+            which may not match.
+        number: what choices are made by.
+    """
+    if constraint.choices is not None:
+        return constraint.choices[number % len(constraint.choices)]
+    if constraint.schema is None:
+        return said
+    schema = json.loads(constraint.schema)
+    return json.dumps(_document(schema, schema, said, number, 0), ensure_ascii=False)
+
+
+def _document(node: Any, root: Mapping[str, Any], said: str, number: int, depth: int) -> Any:
+    """A document of the schema, as long as that asks for no pattern and for nothing that cannot be."""
+    if not isinstance(node, Mapping):
+        return said
+    if "$ref" in node:
+        target: Any = root
+        for word in node["$ref"].split("/")[1:]:
+            word = word.replace("~1", "/").replace("~0", "~")
+            target = target[int(word)] if isinstance(target, list) else target[word]
+        return _document(target, root, said, number, depth + 1)
+    if "const" in node or "enum" in node:
+        values = [node["const"]] if "const" in node else node["enum"]
+        return values[number % len(values)]
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        if node.get(keyword):
+            return _document(node[keyword][0 if depth < _DEEPEST else -1], root, said, number, depth)
+    kind = node.get("type", "object" if "properties" in node else "array" if "items" in node else "string")
+    match kind if isinstance(kind, str) else kind[0]:
+        case "object":
+            wanted = node.get("properties", {}) if depth < _DEEPEST else node.get("required", ())
+            inner = node.get("properties", {})
+            return {name: _document(inner[name], root, said, number + i, depth + 1) for i, name in enumerate(wanted)}
+        case "array":
+            firsts = node.get("prefixItems", [])
+            length = max(node.get("minItems", 1 if depth < _DEEPEST else 0), len(firsts))
+            items = [firsts[i] if i < len(firsts) else node.get("items", {}) for i in range(length)]
+            return [_document(item, root, said, number + i, depth + 1) for i, item in enumerate(items)]
+        case "integer" | "number":
+            return _number(node, number)
+        case "boolean":
+            return number % 2 == 0
+        case "null":
+            return None
+    return said[: node.get("maxLength", len(said))].ljust(node.get("minLength", 0), ".")
+
+
+def _number(node: Mapping[str, Any], number: int) -> int | float:
+    low, high = node.get("minimum"), node.get("maximum")
+    if low is None:
+        low = node["exclusiveMinimum"] + 1 if "exclusiveMinimum" in node else 0 if high is None else high - 1000
+    return low + number % 100 if high is None else min(low + number % 100, high)

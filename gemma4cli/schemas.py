@@ -1,0 +1,123 @@
+"""The JSON Schema that answers are to have, from a file or from a class, checked before anything else is done."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jsonschema import SchemaError
+from jsonschema.validators import Draft202012Validator, validator_for
+
+from gemma4cli.errors import UsageError
+from gemma4cli.escaping import printable
+from gemma4cli.shapes import BOX, BOX_NAME, GRID, MARK, is_box, resolved, shape_of
+
+_FORM = "Give a file with a JSON Schema, or a pydantic model as package.module:Model."
+
+
+def load(text: str) -> str:
+    """The schema that --schema names, as JSON on one line; its boxes are told what a box is.
+
+    Raises:
+        UsageError: it cannot be read or imported, or is no JSON Schema; the message names the place in it.
+    """
+    shown = printable(text)
+    module, colon, name = text.rpartition(":")
+    if colon and not Path(text).exists() and not text.lower().endswith(".json"):
+        schema = _of_model(module, name, shown)
+    else:
+        schema = _of_file(text, shown)
+    if not isinstance(schema, dict):
+        raise UsageError(f"--schema {shown}: a schema is an object, such as {{'type': 'object', ...}}", _FORM)
+    check(schema, shown)
+    try:
+        for name, node in _nodes(schema):
+            _refuse_what_leads_out(node, schema, shown)
+            _bound_box(name, node, shown)
+        encoded = json.dumps(schema, ensure_ascii=False)
+        encoded.encode()
+        shape_of(schema)
+    except UnicodeEncodeError:
+        raise UsageError(f"--schema {shown} holds half a character (\\ud800 to \\udfff)", "Mend it.") from None
+    except RecursionError:
+        raise UsageError(f"--schema {shown} is nested too deeply", "Make it flatter.") from None
+    return encoded
+
+
+def check(schema: Any, shown: str) -> None:
+    """Raises UsageError where it is no JSON Schema."""
+    try:
+        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+    except SchemaError as error:
+        message = printable(error.message)
+        if len(message) > 200:
+            message = f"{message[:200]}..."
+        raise UsageError(f"--schema {shown} is no JSON Schema: {error.json_path}: {message}", _FORM) from None
+    except RecursionError:
+        raise UsageError(f"--schema {shown} is nested too deeply", "Make it flatter.") from None
+
+
+def _of_file(text: str, shown: str) -> Any:
+    try:
+        return json.loads(Path(text).read_bytes())
+    except OSError as error:
+        raise UsageError(f"--schema {shown}: {error.strerror or error}", _FORM) from None
+    except RecursionError:
+        raise UsageError(f"--schema {shown} is nested too deeply", "Make it flatter.") from None
+    except ValueError as error:  # of UTF-8 as well as of JSON
+        raise UsageError(f"--schema {shown} is no JSON: {error}", _FORM) from None
+
+
+def _of_model(module: str, name: str, shown: str) -> Any:
+    """The schema of a class that has `model_json_schema`, as pydantic's have; imported as Python would from here."""
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  as text
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (Exception, SystemExit) as error:
+        reason = printable(" ".join(str(error).split()))[:200]
+        raise UsageError(f"--schema {shown} cannot be imported: {type(error).__name__}: {reason}", _FORM) from None
+    if not callable(getattr(found, "model_json_schema", None)):
+        raise UsageError(f"--schema {shown} is no pydantic model", _FORM)
+    try:
+        return found.model_json_schema()
+    except Exception as error:
+        reason = printable(" ".join(str(error).split()))[:200]
+        raise UsageError(f"--schema {shown} has no JSON Schema: {reason}", _FORM) from None
+
+
+def _refuse_what_leads_out(node: dict[str, Any], schema: dict[str, Any], shown: str) -> None:
+    """What would be found missing only when an answer is validated."""
+    if isinstance(node.get("$ref"), str):
+        resolved(schema, node["$ref"], "a part")
+    for keyword in ("$dynamicRef", "$recursiveRef", *(("$id",) if node is not schema else ())):
+        if isinstance(node.get(keyword), str):
+            message = f"--schema {shown}: {keyword} {json.dumps(node[keyword])} is not followed"
+            raise UsageError(message, 'Refer to parts as "#/$defs/Name".')
+
+
+def _bound_box(name: str | None, node: dict[str, Any], shown: str) -> None:
+    """Says of a box what makes it one, where the schema does not, so that the engine makes no other."""
+    if node.get(MARK, BOX) != BOX:
+        raise UsageError(f'--schema {shown}: "{MARK}": {json.dumps(node[MARK])} means nothing', f'"{BOX}" does.')
+    if is_box(node, name) and isinstance(node.get("items"), dict) and "$ref" not in node["items"]:
+        node |= {"minItems": 4, "maxItems": 4, "items": {"minimum": 0, "maximum": GRID, **node["items"]}}
+
+
+def _nodes(node: Any, name: str | None = None) -> Iterator[tuple[str | None, dict[str, Any]]]:
+    """All objects in a schema; a property that is called as boxes are comes with its name."""
+    if isinstance(node, list):
+        for part in node:
+            yield from _nodes(part, name)
+    elif isinstance(node, dict):
+        yield name, node
+        for key, part in node.items():
+            if key not in ("enum", "const", "default", "examples"):
+                yield from _nodes(part, key if key == BOX_NAME else name if key in ("anyOf", "oneOf") else None)
