@@ -42,7 +42,7 @@ def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapp
     path = place.state / f"keys-{secrets.token_hex(4)}.parquet"
     earlier = ledger.earlier(fingerprint)
     header = {"fingerprint": fingerprint, "earlier": earlier}
-    schema = _telling(_united([source.path for source in ledger.sources], schema), earlier)
+    schema = _telling(united([source.path for source in ledger.sources], schema), earlier)
     if place.format is Format.FOLDER:
         shutil.rmtree(ordered, ignore_errors=True)
         groups = parts.row_groups(parts.merged(files, schema))
@@ -82,8 +82,11 @@ def _telling(schema: pa.Schema, earlier: Sequence[Mapping[str, Any]]) -> pa.Sche
     return schema.with_metadata({**schema.metadata, b"gemma4cli": strict_json.encode(document)})
 
 
-def _united(paths: Iterable[Path], schema: pa.Schema) -> pa.Schema:
-    """The schema of the run, with the columns that only earlier rows have after its own."""
+def united(paths: Iterable[Path], schema: pa.Schema) -> pa.Schema:
+    """The schema of the run, with the columns that only earlier rows have after its own.
+
+    Raises JobError where a column has another type in them.
+    """
     written = _as_written(schema)
     known = []
     for path in paths:

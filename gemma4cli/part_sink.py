@@ -72,6 +72,10 @@ class PartSink(Sink):
             raise UsageError(message, "choose another output") from error
         self.notices = self.ledger.notices
         pending.refuse_settings(self.ledger.fingerprint, fingerprint, resume, self._shown)
+        try:
+            assembly.united([source.path for source in self.ledger.sources], schema)
+        except JobError as error:  # now, and not when all rows are computed
+            raise UsageError(str(error), error.hint) from error
         self._part_rows, self._part_seconds, self._clock = part_rows, part_seconds, clock
         self._rows: list[Row] = []
         self._keys: list[Key] = []

@@ -15,8 +15,15 @@ from jsonschema.validators import Draft202012Validator, validator_for
 
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
-from gemma4cli.shapes import BOX, BOX_NAME, GRID, MARK, is_box, resolved, shape_of
+from gemma4cli.shapes import BOX, GRID, MARK, is_box, resolved, shape_of
 
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # keywords that hold schemas
+_VALUES = ("enum", "const", "default", "examples")  # keywords that hold none
+# Those that vLLM can keep texts to; others say something to people alone.
+_FORMATS = frozenset({
+    "date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "uri-reference",
+    "uri-template", "json-pointer", "relative-json-pointer",
+})  # fmt: skip
 _FORM = "Give a file with a JSON Schema, or a pydantic model as package.module:Model."
 
 
@@ -36,9 +43,9 @@ def load(text: str) -> str:
         raise UsageError(f"--schema {shown}: a schema is an object, such as {{'type': 'object', ...}}", _FORM)
     check(schema, shown)
     try:
-        for name, node in _nodes(schema):
-            _refuse_what_leads_out(node, schema, shown)
-            _bound_box(name, node, shown)
+        for place, called, node in nodes(schema):
+            _refuse_what_leads_out(node, schema, f"{shown}: {place}")
+            _settle(called, node, f"{shown}: {place}")
         encoded = json.dumps(schema, ensure_ascii=False)
         encoded.encode()
         shape_of(schema)
@@ -96,28 +103,37 @@ def _of_model(module: str, name: str, shown: str) -> Any:
 def _refuse_what_leads_out(node: dict[str, Any], schema: dict[str, Any], shown: str) -> None:
     """What would be found missing only when an answer is validated."""
     if isinstance(node.get("$ref"), str):
-        resolved(schema, node["$ref"], "a part")
+        resolved(schema, node["$ref"], shown)
     for keyword in ("$dynamicRef", "$recursiveRef", *(("$id",) if node is not schema else ())):
         if isinstance(node.get(keyword), str):
             message = f"--schema {shown}: {keyword} {json.dumps(node[keyword])} is not followed"
             raise UsageError(message, 'Refer to parts as "#/$defs/Name".')
 
 
-def _bound_box(name: str | None, node: dict[str, Any], shown: str) -> None:
-    """Says of a box what makes it one, where the schema does not, so that the engine makes no other."""
+def _settle(name: str | None, node: dict[str, Any], shown: str) -> None:
+    """Says of a box what makes it one, so that the engine makes no other; takes formats away that no engine knows."""
     if node.get(MARK, BOX) != BOX:
         raise UsageError(f'--schema {shown}: "{MARK}": {json.dumps(node[MARK])} means nothing', f'"{BOX}" does.')
     if is_box(node, name) and isinstance(node.get("items"), dict) and "$ref" not in node["items"]:
-        node |= {"minItems": 4, "maxItems": 4, "items": {"minimum": 0, "maximum": GRID, **node["items"]}}
+        node |= {
+            "minItems": 4,
+            "maxItems": 4,
+            "items": {"type": "number", "minimum": 0, "maximum": GRID, **node["items"]},
+        }
+    if isinstance(node.get("format"), str) and node["format"] not in _FORMATS:
+        del node["format"]
 
 
-def _nodes(node: Any, name: str | None = None) -> Iterator[tuple[str | None, dict[str, Any]]]:
-    """All objects in a schema; a property that is called as boxes are comes with its name."""
+def nodes(node: Any, place: str = "$", name: str | None = None) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+    """All schemas in a schema with their places, outer ones first, and the names of those that are properties."""
     if isinstance(node, list):
-        for part in node:
-            yield from _nodes(part, name)
+        for i, part in enumerate(node):
+            yield from nodes(part, f"{place}[{i}]", name)
     elif isinstance(node, dict):
-        yield name, node
+        yield place, name, node
         for key, part in node.items():
-            if key not in ("enum", "const", "default", "examples"):
-                yield from _nodes(part, key if key == BOX_NAME else name if key in ("anyOf", "oneOf") else None)
+            if key in _MAPS and isinstance(part, dict):
+                for inner, schema in part.items():
+                    yield from nodes(schema, f"{place}.{key}.{inner}", inner if key == "properties" else None)
+            elif key not in _VALUES:
+                yield from nodes(part, f"{place}.{key}", name if key in ("anyOf", "oneOf") else None)

@@ -207,7 +207,7 @@ def resolved(root: Node, reference: Any, place: str) -> Any:
     """What a reference within the schema leads to. Raises UsageError."""
     hint = 'References are followed within the schema, such as "#/$defs/Name".'
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        raise UsageError(f"--schema: {place} refers to {reference!r}, which is not in it", hint)
+        raise UsageError(f"--schema {place} refers to {reference!r}, which is not in it", hint)
     node: Any = root
     for word in reference.split("/")[1:]:
         key = word.replace("~1", "/").replace("~0", "~")
@@ -216,5 +216,5 @@ def resolved(root: Node, reference: Any, place: str) -> Any:
         elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
             node = node[int(key)]
         else:
-            raise UsageError(f"--schema: {place} refers to {reference!r}, and nothing is there", hint)
+            raise UsageError(f"--schema {place} refers to {reference!r}, and nothing is there", hint)
     return node

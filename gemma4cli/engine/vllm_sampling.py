@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 from gemma4cli.engine.vllm_render import first_lines
 from gemma4cli.errors import UsageError
 from gemma4cli.records import Sampling
+from gemma4cli.schemas import nodes
 
 
 def sampling_params(sampling: Sampling) -> Any:
@@ -34,18 +37,31 @@ def refuse_constraint(sampling: Sampling, vllm_config: Any) -> None:
     """Asks vLLM whether it can keep answers to the constraint, before a row does.
 
     Raises:
-        UsageError: it cannot, in its words.
+        UsageError: it cannot, in its words, with the innermost part of a schema that it refuses.
     """
-    if sampling.constraint is None:
+    constraint = sampling.constraint
+    if constraint is None or (reason := _refusal(sampling, vllm_config)) is None:
         return
+    flag = next(f"--{name}" for name in ("schema", "choices", "regex") if getattr(constraint, name) is not None)
+    place = ""
+    if constraint.schema is not None:
+        schema = json.loads(constraint.schema)
+        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        for where, _, node in nodes(schema):
+            part = replace(constraint, schema=json.dumps({**shared, **node}))
+            if why := _refusal(replace(sampling, constraint=part), vllm_config):
+                place, reason = f", at {where}", why
+    message = f"vLLM cannot keep answers to this {flag}{place}: {reason}"
+    raise UsageError(message, "Leave out what it cannot do; vLLM's documentation lists what its backends take.")
+
+
+def _refusal(sampling: Sampling, vllm_config: Any) -> str | None:
+    from vllm.exceptions import VLLMClientError
     from vllm.tokenizers import cached_tokenizer_from_config
 
-    flag = next(
-        f"--{name}" for name in ("schema", "choices", "regex") if getattr(sampling.constraint, name) is not None
-    )
     model, structured = vllm_config.model_config, vllm_config.structured_outputs_config
     try:
         sampling_params(sampling).verify(model, None, structured, cached_tokenizer_from_config(model))
-    except ValueError as error:
-        message = f"vLLM cannot keep answers to this {flag}: {first_lines(error)}"
-        raise UsageError(message, "Leave out what it cannot do; see vLLM on structured outputs.") from None
+    except (ValueError, VLLMClientError) as error:
+        return first_lines(error)
+    return None
