@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gemma4cli import demo
-from gemma4cli.tiny import CLIPS, scenes
+from gemma4cli.tiny import CLIPS, prompts, scenes
 
 pytestmark = pytest.mark.vllm
 STARTED = 400  # seconds for a run with a start of the engine, on two slow cores
@@ -53,6 +53,25 @@ def test_annotate_answers_each_row_of_a_mixed_manifest_and_fails_what_does_not_f
     }
     summary = json.loads((tmp_path / "gemma4-annotate" / ".gemma4cli" / "summary.json").read_text())
     assert summary["engine"]["vllm"].startswith("0.32")
+
+
+def test_annotate_reads_two_hundred_scenes_into_typed_columns(gemma4, tmp_path: Path) -> None:
+    """Free answers to the same scenes are right 130 times of 200."""
+    (tmp_path / "scenes").mkdir()
+    shown = [scenes.random_scene(seed) for seed in range(600_000, 600_200)]
+    for i, scene in enumerate(shown):
+        scenes.draw(scene).save(tmp_path / "scenes" / f"{i:03}.png")
+    properties = {"shape": {"enum": list(scenes.SHAPES)}, "colour": {"type": "string"}, "relation": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    (tmp_path / "scene.json").write_text(json.dumps(schema))
+    done = gemma4(
+        "annotate", "scenes", "-p", prompts.JSON_ANSWER[0], "--schema", "scene.json", "--model", "tiny",
+        "--temperature", "0", "--max-soft-tokens", "70", "-o", "out.parquet", timeout=STARTED,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answers = pq.read_table(tmp_path / "out.parquet")["answer"].to_pylist()
+    assert all(answer["shape"] in scenes.SHAPES for answer in answers)
+    assert sum(answer == json.loads(s.json_answer) for answer, s in zip(answers, shown, strict=True)) >= 124
 
 
 @pytest.mark.parametrize(
