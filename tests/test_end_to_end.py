@@ -56,7 +56,7 @@ def test_annotate_answers_each_row_of_a_mixed_manifest_and_fails_what_does_not_f
 
 
 def test_annotate_reads_two_hundred_scenes_into_typed_columns(gemma4, tmp_path: Path) -> None:
-    """Free answers to the same scenes are right 130 times of 200."""
+    """Free answers to the same scenes are right 199 times of 200."""
     (tmp_path / "scenes").mkdir()
     shown = [scenes.random_scene(seed) for seed in range(600_000, 600_200)]
     for i, scene in enumerate(shown):
@@ -71,7 +71,7 @@ def test_annotate_reads_two_hundred_scenes_into_typed_columns(gemma4, tmp_path: 
     assert done.returncode == 0, done.stderr
     answers = pq.read_table(tmp_path / "out.parquet")["answer"].to_pylist()
     assert all(answer["shape"] in scenes.SHAPES for answer in answers)
-    assert sum(answer == json.loads(s.json_answer) for answer, s in zip(answers, shown, strict=True)) >= 124
+    assert sum(answer == json.loads(s.json_answer) for answer, s in zip(answers, shown, strict=True)) >= 190
 
 
 @pytest.mark.parametrize(
