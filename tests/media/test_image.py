@@ -56,7 +56,7 @@ def noise(width: int, height: int, mode: str = "RGB") -> Pillow.Image:
     return Pillow.fromarray(pixels.squeeze(2) if channels == 1 else pixels, mode if mode != "LA" else None)
 
 
-@pytest.mark.parametrize("format_", ["PNG", "JPEG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("format_", ["PNG", "JPEG", "WEBP", "TIFF", "AVIF", "HEIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_is_applied_once(format_: str, orientation: int) -> None:
     upright = Pillow.new("RGB", (48, 32), "white")
@@ -70,7 +70,12 @@ def test_orientation_is_applied_once(format_: str, orientation: int) -> None:
     stored = upright.transpose(back[orientation]) if orientation > 1 else upright
     exif = Pillow.Exif()
     exif[0x0112] = orientation
-    image = decoded(saved(stored, format_, exif=exif))
+    if format_ == "HEIF":  # its plugin turns the orientation into the file's own
+        buffer = io.BytesIO()
+        pytest.importorskip("pillow_heif").from_pillow(stored).save(buffer, quality=90, exif=exif.tobytes())
+        image = decoded(buffer.getvalue())
+    else:
+        image = decoded(saved(stored, format_, exif=exif))
     assert (image.width, image.height) == (48, 32) == image.pixels.shape[1::-1]
     assert colour(image, 12, 8) == pytest.approx([255, 0, 0], abs=8)
     assert colour(image, 36, 24) == pytest.approx([0, 0, 255], abs=8)
