@@ -176,8 +176,11 @@ class FakeEngine:
     def _answer_all(self, deliver: Deliver) -> None:
         """Answers in order of submission, each when it is due."""
         pace = 1 / self._behaviour.rows_per_s if self._behaviour.rows_per_s else 0.0
-        free = time.monotonic()
+        free, first = time.monotonic(), True
         while (entry := self._inbox.get()) is not None:
+            if first:
+                print("fake engine: the first row is here", flush=True)  # to the log, as vLLM does
+                first = False
             submitted, rendered, sampling = entry
             due = max(submitted + self._behaviour.latency_ms / 1000, free + pace)
             if self._over.wait(max(0.0, due - time.monotonic())):

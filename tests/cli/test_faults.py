@@ -120,14 +120,14 @@ class Job:
         self.log = folder / "out" / ".gemma4cli" / "engine.log"
 
     def wait_for_engine(self) -> None:
+        """Returns when a row is in it."""
         began = time.monotonic()
-        while not self.log.exists():
-            assert time.monotonic() - began < 20
+        while not (self.log.exists() and "the first row is here" in self.log.read_text()):
+            assert time.monotonic() - began < 60
             time.sleep(0.02)
-        time.sleep(1.5)
 
     def end(self) -> tuple[int, str]:
-        _, said = self.process.communicate(timeout=20)
+        _, said = self.process.communicate(timeout=60)
         return self.process.returncode, said
 
 
