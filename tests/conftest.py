@@ -14,6 +14,7 @@ import pytest
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start a real engine come first and one at a time, however many processes there are for the others."""
     items.sort(key=lambda item: item.get_closest_marker("vllm") is None)

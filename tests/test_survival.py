@@ -97,7 +97,7 @@ def test_a_job_outlives_its_engine_and_its_readers(manifest: Path) -> None:
 
 
 def test_a_job_killed_whole_leaves_no_process_and_goes_on_where_it_was(manifest: Path) -> None:
-    for _ in range(3):
+    for _ in range(2):
         process = start(manifest)
         wait_for_rows(process)
         below = [pid for pid, _ in descendants(process.pid)]
