@@ -14,13 +14,9 @@ import pytest
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start a real engine come first and one at a time, however many processes there are for the others."""
+    """Tests that start a real engine come first: with several processes the short ones then fill up the end."""
     items.sort(key=lambda item: item.get_closest_marker("vllm") is None)
-    for item in items:
-        if item.get_closest_marker("vllm") is not None:
-            item.add_marker(pytest.mark.xdist_group("vllm"))
 
 
 def installed(folder: Path) -> Run:
