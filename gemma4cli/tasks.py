@@ -67,7 +67,7 @@ def translation(text: str, target: str) -> tuple[str, str]:
 
     Raises ParseError `no_translation` where no line begins with the language and a colon.
     """
-    marker = re.compile(rf"^[\s*_]*{re.escape(target)}[\s*_]*:[\s*_]*", re.IGNORECASE | re.MULTILINE)
+    marker = re.compile(rf"^[ \t*_]*{re.escape(target)}[ \t*_]*:[\s*_]*", re.IGNORECASE | re.MULTILINE)
     match = marker.search(text)
     if match is None:
         shown = " ".join(text.split())[:60]

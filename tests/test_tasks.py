@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gemma4cli import tasks
@@ -17,6 +17,7 @@ lines = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min
 
 
 @given(lines, lines)
+@example("*", "x")
 def test_a_translation_is_taken_apart_where_its_language_is_named(said: str, translated: str) -> None:
     translated = translated.lstrip("*_ ") or "x"
     assert tasks.translation(f"{said}\nGerman: {translated}", "German") == (said, translated)
