@@ -8,8 +8,14 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
+
+# The same examples every time, so that a failure is of the change at hand; --hypothesis-profile=default looks further.
+# No deadline: a machine may be busy.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
