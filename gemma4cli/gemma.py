@@ -16,8 +16,11 @@ DEFAULT_BUDGET = 280
 VIDEO_BUDGET = 70
 """Soft tokens of one video frame, at most."""
 MAX_FRAMES = 32
+PATCH = 16
+"""Side of a patch in pixels."""
 PIXELS_PER_TOKEN = 48
 """Side of the square of pixels behind one soft token: patches of 16, pooled 3 by 3."""
+PATCHES_PER_TOKEN = (PIXELS_PER_TOKEN // PATCH) ** 2
 
 AUDIO_RATE = 16_000
 MAX_AUDIO_SECONDS = 30
@@ -132,7 +135,7 @@ def engine_agrees(width: int, height: int, budget: int) -> bool:
     `Gemma4ProcessingInfo._compute_num_soft_tokens` orders its float operations otherwise, and comes to one token
     less for some strips such as 17x1190 at 70. Pixels brought to `image_size` beforehand always agree.
     """
-    scale = math.sqrt(budget * 9 / ((height / 16) * (width / 16)))
+    scale = math.sqrt(budget * PATCHES_PER_TOKEN / ((height / PATCH) * (width / PATCH)))
     rows = max(1, math.floor(height * scale / PIXELS_PER_TOKEN))
     columns = max(1, math.floor(width * scale / PIXELS_PER_TOKEN))
     return min(rows * columns, budget) == image_tokens(width, height, budget)

@@ -173,8 +173,8 @@ class Planner:
         return min(begin or 0.0, end_s), end_s
 
 
-_PATCHES_PER_TOKEN = 9
-_BYTES_PER_TOKEN = _PATCHES_PER_TOKEN * (16 * 16 * 3 * 2 + 2 * 8)  # pixels in bfloat16, positions in int64
+# Of each patch, pixels in bfloat16 and its position in int64.
+_BYTES_PER_TOKEN = gemma.PATCHES_PER_TOKEN * (gemma.PATCH**2 * 3 * 2 + 2 * 8)
 _AUDIO_BYTES_PER_S = 100 * 128 * 2  # a frame of 128 mel bands every 10 ms
 
 

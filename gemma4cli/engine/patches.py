@@ -15,11 +15,9 @@ import torch
 from numpy.typing import NDArray
 from PIL.Image import Resampling
 
-from gemma4cli.gemma import PIXELS_PER_TOKEN, image_size
+from gemma4cli.gemma import PATCH, PATCHES_PER_TOKEN, PIXELS_PER_TOKEN, image_size
 from gemma4cli.media.resize import resized
 
-PATCH = 16  # side in pixels
-PATCHES_PER_TOKEN = (PIXELS_PER_TOKEN // PATCH) ** 2
 SCALE = 1 / 255
 
 
