@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
 
-from gemma4cli import answers, plan, tasks
+from gemma4cli import plan, tasks
 from gemma4cli.ahead import Ahead
 from gemma4cli.companions import Companions
 from gemma4cli.config import RunConfig
@@ -20,7 +20,7 @@ from gemma4cli.headers import Headers
 from gemma4cli.joining import Pieces, segments_of
 from gemma4cli.pending import Pending
 from gemma4cli.pool import RenderPool
-from gemma4cli.records import Failure, Generation, Item, Kind, MediaFacts, Rendered, Row, Split, Status, Unrendered
+from gemma4cli.records import Generation, Item, Kind, MediaFacts, Rendered, Row, Split, Status, Unrendered
 from gemma4cli.sink import Sink
 from gemma4cli.speech import Segment
 from gemma4cli.stats import Stats
@@ -261,13 +261,12 @@ def _silent(config: RunConfig, item: Item, split: Split) -> Row:
 
 def _failed(config: RunConfig, item: Item, unrendered: Unrendered) -> Row:
     facts = unrendered.facts
-    row = Row(
+    return Row(
         row_index=item.row_index,
         id=item.id,
         source=item.source,
         modality=facts.modality or "+".join(dict.fromkeys(m.kind for m in item.media if m.kind)),
         task=config.task,
-        status=Status.FAILED,
         width=facts.width,
         height=facts.height,
         duration_s=facts.duration_s,
@@ -276,8 +275,8 @@ def _failed(config: RunConfig, item: Item, unrendered: Unrendered) -> Row:
         render_ms=unrendered.render_ms,
         attempts=unrendered.attempts,
         extra=item.extra,
+        **tasks.failed(unrendered.failure),
     )
-    return _with_failure(row, unrendered.failure)
 
 
 def _generated(config: RunConfig, flight: _Flight, rendered: Rendered, generation: Generation) -> Row:
@@ -289,12 +288,10 @@ def _generated(config: RunConfig, flight: _Flight, rendered: Rendered, generatio
         modality=facts.modality,
         task=config.task,
         status=Status.OK,
-        finish_reason="repetition" if tasks.loops(generation) else generation.finish_reason,
         prompt_tokens=tokens.prompt,
         image_tokens=tokens.image,
         audio_tokens=tokens.audio,
         video_tokens=tokens.video,
-        output_tokens=generation.output_tokens,
         width=facts.width,
         height=facts.height,
         duration_s=facts.duration_s,
@@ -304,24 +301,17 @@ def _generated(config: RunConfig, flight: _Flight, rendered: Rendered, generatio
         render_ms=rendered.render_ms,
         queue_ms=generation.queue_ms,
         generate_ms=generation.generate_ms,
-        logprob=generation.logprob,
         attempts=rendered.attempts + flight.attempts - 1,
         extra=item.extra,
     )
-    if generation.failure is not None:
-        return _with_failure(row, generation.failure)
-    row = replace(row, text=tasks.answer(generation.text or ""))
-    sampling = config.recipe(item.task).sampling
-    if sampling.constraint is not None:
-        try:
-            row = replace(row, answer=answers.read(sampling.constraint, generation, facts, sampling.max_tokens))
-        except ParseError as error:
-            return _with_failure(row, error.failure())
+    row = replace(row, **tasks.answered(config.recipe(item.task), generation, facts))
+    if row.status is Status.FAILED:
+        return row
     if config.translate_to is not None:
         try:
             said, translated = tasks.translation(row.text or "", config.translate_to)
         except ParseError as error:
-            return _with_failure(replace(row, text=None), error.failure())
+            return replace(row, text=None, **tasks.failed(error.failure()))
         row = replace(row, text=translated, transcript=said)
     if config.task == "transcribe" and flight.whole is None:
         begins = config.media.start or 0.0
@@ -329,13 +319,3 @@ def _generated(config: RunConfig, flight: _Flight, rendered: Rendered, generatio
         beside = None if row.transcript is None else [replace(segment, text=row.transcript)]
         row = replace(row, segments=segments_of([segment] if row.text else [], beside))
     return row
-
-
-def _with_failure(row: Row, failure: Failure) -> Row:
-    return replace(
-        row,
-        status=Status.FAILED,
-        error_stage=failure.stage.value,
-        error_type=failure.type,
-        error_message=failure.message,
-    )

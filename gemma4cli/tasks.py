@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from gemma4cli import answers, repetition
 from gemma4cli.config import RunConfig
 from gemma4cli.errors import ParseError, RenderError
-from gemma4cli.recipes import TRANSCRIBE, Prompts
-from gemma4cli.records import Generation, Item, Kind, MediaFacts, Sampling
+from gemma4cli.recipes import TRANSCRIBE, Prompts, Recipe
+from gemma4cli.records import Failure, Generation, Item, Kind, MediaFacts, Sampling, Status
 
 
 def kinds_of(config: RunConfig, item: Item) -> frozenset[Kind]:
@@ -60,6 +61,35 @@ def _asked(prompts: Prompts, item: Item, kinds: Collection[Kind]) -> str:
 def answer(text: str) -> str:
     """The model's words as they go to the output."""
     return text.strip()
+
+
+def answered(recipe: Recipe, generation: Generation, facts: MediaFacts) -> dict[str, Any]:
+    """What came of asking once, by the names of a Row's fields: the answer, or with it why there is none."""
+    said: dict[str, Any] = {
+        "finish_reason": "repetition" if loops(generation) else generation.finish_reason,
+        "output_tokens": generation.output_tokens,
+        "logprob": generation.logprob,
+    }
+    if generation.failure is not None:
+        return said | failed(generation.failure)
+    said["text"] = answer(generation.text or "")
+    sampling = recipe.sampling
+    if sampling.constraint is None:
+        return said
+    try:
+        return said | {"answer": answers.read(sampling.constraint, generation, facts, sampling.max_tokens)}
+    except ParseError as error:
+        return said | failed(error.failure())
+
+
+def failed(failure: Failure) -> dict[str, Any]:
+    """A failure by the names of a Row's fields."""
+    return {
+        "status": Status.FAILED,
+        "error_stage": failure.stage.value,
+        "error_type": failure.type,
+        "error_message": failure.message,
+    }
 
 
 def translation(text: str, target: str) -> tuple[str, str]:
