@@ -1,8 +1,11 @@
 """Trains the tiny checkpoint from nothing, or measures one.
 
-    python scripts/train_tiny.py --out out/tiny                            one GPU, under 20 minutes
-    python scripts/train_tiny.py --out out/tiny --steps 20 --share 0.1 --clips 64     a smoke run on a CPU
-    python scripts/train_tiny.py --evaluate gemma4cli/tiny/checkpoint      figures as JSON on stdout
+    python scripts/train_tiny.py --out out/first                              on a GPU: everything, from nothing
+    python scripts/train_tiny.py --from out/first --out out/tiny              then films of many frames above all
+    python scripts/train_tiny.py --out out/tiny --steps 20 --share 0.1 --clips 64         a smoke run on a CPU
+    python scripts/train_tiny.py --evaluate gemma4cli/tiny/checkpoint         figures as JSON on stdout
+
+Both stages together take under 20 minutes of one H200; each ends by --minutes, whatever the speed of its steps.
 
 Needs torch, torchvision, transformers, soxr, and the espeak-ng program (or its path in ESPEAK).
 Worker processes make pictures, clips and films on the way and hand over bytes; resizing, patches and spectrograms
@@ -28,11 +31,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader
+from transformers import Gemma4ForConditionalGeneration
 
 from gemma4cli.tiny import blueprint, scenes
 from gemma4cli.tiny.batches import Batch, Steps, build_pool
 from gemma4cli.tiny.evaluation import figures
 from gemma4cli.tiny.forward import FrontEnd, answer_logits, hasten, new_model
+from gemma4cli.tiny.mixtures import EVERYTHING, LONG_FILMS
 
 KINDS = ("image", "audio", "video")
 
@@ -176,7 +181,7 @@ class Trainer:
                 batch = self.prepared(kind, step[kind])
                 logits, _ = answer_logits(self.model, kind, batch, batch["front"])
                 good = ((logits.argmax(-1) == batch["wanted"]) | (batch["wanted"] == -100)).all(-1)
-                name = f"{kind} {batch['shape'][0]}" if kind == "image" else kind
+                name = kind if kind == "audio" else f"{kind} {batch['shape'][0]}"
                 right.setdefault(name, []).extend(good.tolist())
         return {name: round(float(np.mean(values)), 4) for name, values in sorted(right.items())}
 
@@ -187,7 +192,17 @@ def rate(step: int, progress: float, peak: float) -> float:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Writes the checkpoint to `options.out`, saving on the way."""
+    """Writes the checkpoint to `options.out`, saving on the way.
+
+    The second stage starts from the weights in `options.start`, with a new optimiser and without hints: the towers
+    know by then what to look for.
+    """
+    mixture = LONG_FILMS if options.start else EVERYTHING
+    minutes, peak, clips, tests = (2.7, 1e-3, 8_000, 8) if options.start else (16.5, 3e-3, 24_000, 4)
+    options.minutes = minutes if options.minutes is None else options.minutes
+    options.rate = peak if options.rate is None else options.rate
+    options.clips = clips if options.clips is None else options.clips
+    options.test_batches = tests if options.test_batches is None else options.test_batches
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # cuDNN would compile its attention for every shape anew.
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -203,7 +218,7 @@ def train(options: argparse.Namespace) -> None:
         workers = max(1, (os.cpu_count() or 2) - 1) if options.workers is None else options.workers
         loader = iter(
             DataLoader(
-                Steps(pool, options.steps, options.share, asked=2),
+                Steps(pool, options.steps, options.share, mixture=mixture, asked=2),
                 batch_size=None,
                 num_workers=workers,
                 prefetch_factor=4 if workers else None,
@@ -211,10 +226,13 @@ def train(options: argparse.Namespace) -> None:
                 multiprocessing_context="fork" if workers else None,
             )
         )
-        test = Steps(unheard, options.test_batches, options.share, test=True)
+        test = Steps(unheard, options.test_batches, options.share, mixture=mixture, test=True)
         checked = [test[i] for i in range(len(test))]
         record = device.type == "cuda" and not options.eager
-        model = new_model(options.out, options.seed, options.branch, options.sharpness)
+        if options.start:
+            model = Gemma4ForConditionalGeneration.from_pretrained(options.start, dtype=torch.float32)
+        else:
+            model = new_model(options.out, options.seed, options.branch, options.sharpness)
         trainer = Trainer(model, FrontEnd(options.out, device), device, record)
         fit(trainer, loader, checked, options)
     save(trainer.model, options.out)
@@ -232,7 +250,7 @@ def fit(
         waited += time.monotonic() - before
         # The limit of time only cuts short a machine that is slower than expected.
         progress = max(step / options.steps, (before - begun) / 60 / options.minutes)
-        trainer.help.fill_(min(1.0, max(0.0, 1.2 - 1.6 * progress)))
+        trainer.help.fill_(0.0 if options.start else min(1.0, max(0.0, 1.2 - 1.6 * progress)))
         for kind in KINDS:
             recent.setdefault(kind, []).append(trainer.learn(kind, batches[kind]))
         recent.setdefault("norm", []).append(trainer.step(rate(step, min(progress, 1.0), options.rate)))
@@ -273,24 +291,26 @@ def save(model: nn.Module, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/tiny"))
-    parser.add_argument("--steps", type=int, default=25_000)
+    parser.add_argument("--from", dest="start", type=Path, help="checkpoint of the first stage: runs the second")
+    parser.add_argument("--steps", type=int, default=25_000, help="at most")
     parser.add_argument("--share", type=float, default=1.0, help="of each batch, for small machines")
-    parser.add_argument("--clips", type=int, default=24_000, help="spoken strings to make")
-    parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
+    parser.add_argument("--clips", type=int, help="spoken strings to make (24000; second stage 8000)")
+    parser.add_argument("--rate", type=float, help="peak learning rate (0.003; second stage 0.001)")
     parser.add_argument("--branch", type=float, default=0.2, help="what a block adds to the stream at first")
     parser.add_argument("--sharpness", type=float, default=2.5, help="deviation of attention's logits at first")
-    parser.add_argument("--minutes", type=float, default=16.5, help="of training, at most")
+    parser.add_argument("--minutes", type=float, help="of training, at most (16.5; second stage 2.7)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=None, help="processes that make batches")
     parser.add_argument("--eager", action="store_true", help="on a GPU: record nothing")
     parser.add_argument("--report-every", type=int, default=50)
     parser.add_argument("--test-every", type=int, default=500)
-    parser.add_argument("--test-batches", type=int, default=4)
+    parser.add_argument("--test-batches", type=int, help="of each kind (4; second stage 8)")
     parser.add_argument("--evaluate", type=Path, help="checkpoint to measure; nothing is trained")
-    parser.add_argument("--count", type=int, default=200, help="with --evaluate: pictures at 70 and at 280, and clips")
+    parser.add_argument("--count", type=int, default=200, help="with --evaluate: pictures at 70 and 280, clips, films")
+    parser.add_argument("--device", default="cpu", help="with --evaluate: cpu or cuda")
     options = parser.parse_args()
     if options.evaluate:
-        print(json.dumps(figures(options.evaluate, options.count), indent=2))
+        print(json.dumps(figures(options.evaluate, options.count, torch.device(options.device)), indent=2))
     else:
         train(options)
 

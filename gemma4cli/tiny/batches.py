@@ -22,41 +22,12 @@ from torch import Tensor
 from gemma4cli.gemma import VIDEO_BUDGET, audio_tokens, image_size, timestamp
 from gemma4cli.tiny import blueprint, films, lessons, scenes, speech
 from gemma4cli.tiny.lessons import TEST_SEED, Turn
+from gemma4cli.tiny.mixtures import EVERYTHING, Mixture, Shape
 
 Batch = dict[str, Any]
 Marks = list[tuple[int, int, int]]
 """Digits that are said, each with the samples at which it begins and ends."""
 
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One shape of batch: how often it comes and how many rows it has.
-
-    measure: budget of a picture, frames of a film, seconds of a clip.
-    aspects: how many ratios of width to height, spread evenly from 0.55 to 1.8.
-    """
-
-    measure: int
-    chance: float
-    rows: int
-    aspects: int = 0
-
-
-PICTURES = (
-    Shape(70, 0.34, 48, 7),
-    Shape(140, 0.14, 24, 5),
-    Shape(280, 0.36, 16, 7),
-    Shape(560, 0.09, 6, 3),
-    Shape(1120, 0.07, 3, 3),
-)
-FILMS = (
-    Shape(4, 0.10, 12, 5),
-    Shape(8, 0.40, 8, 5),
-    Shape(12, 0.20, 6, 5),
-    Shape(16, 0.15, 4, 3),
-    Shape(32, 0.15, 2, 3),
-)
-CLIPS = (Shape(3, 0.35, 48), Shape(5, 0.35, 32), Shape(9, 0.20, 16), Shape(16, 0.10, 8))
 
 _STEP = 640  # samples from one soft token of a clip to the next
 
@@ -128,7 +99,7 @@ class Steps:
     """What step number `index` of the training shows: a batch of pictures, one of clips, one of films.
 
     share: of the rows that each batch should have, for small machines.
-    pictures: shapes to draw from.
+    mixture: shapes to draw from.
     asked: turns about each picture, which cost little beside looking at it.
     test: media that training never shows, pictures at 70 and 280 in turn.
     """
@@ -139,12 +110,12 @@ class Steps:
         steps: int,
         share: float = 1.0,
         *,
-        pictures: tuple[Shape, ...] = PICTURES,
+        mixture: Mixture = EVERYTHING,
         asked: int = 1,
         test: bool = False,
     ) -> None:
         self._pool, self._share, self._test, self._steps = pool, share, test, steps
-        self._pictures, self._asked = pictures, asked
+        self._mixture, self._asked = mixture, asked
         self._digits = np.array([len(text.split()) for text in pool.transcripts])
         self._tokenizer = blueprint.tokenizer()
 
@@ -156,23 +127,27 @@ class Steps:
 
     def batch(self, kind: str, index: int) -> Batch:
         """The part of a step that holds one kind of medium."""
-        rng = np.random.default_rng([index, int(self._test), 8, ord(kind[0])])
+        rng = np.random.default_rng([self._number(index), int(self._test), 8, ord(kind[0])])
         made = {"image": self._images, "audio": self._audio, "video": self._video}[kind]
         return made(index, rng)
 
+    def _number(self, index: int) -> int:
+        """The step's number among those of all stages; tests are the same in all."""
+        return index if self._test else self._mixture.first + index
+
     def _progress(self, index: int) -> float:
-        return 1.0 if self._test else index / self._steps
+        return index / self._steps if self._mixture.from_nothing and not self._test else 1.0
 
     def _seeds(self, index: int, shape: Shape) -> range:
-        first = (TEST_SEED if self._test else 0) + index * 128
+        first = (TEST_SEED if self._test else 0) + self._number(index) * 128
         return range(first, first + max(1, round(shape.rows * self._share)))
 
     def _images(self, index: int, rng: np.random.Generator) -> Batch:
         # One shape in few tokens first: attention has to find out that there is something to look at.
         progress = self._progress(index)
-        shape = PICTURES[0] if progress < 0.04 else _drawn(self._pictures, rng)
+        shape = self._mixture.pictures[0] if progress < 0.04 else _drawn(self._mixture.pictures, rng)
         if self._test:
-            shape = PICTURES[(0, 2)[index % 2]]
+            shape = self._mixture.pictures[(0, 2)[index % 2]]
         most = 1 + sum(progress >= bound for bound in (0.02, 0.06))
         size, grid = _size(rng, shape, shape.measure, scenes.random_size)
         taught = [lessons.scene_lesson(seed, size, most, self._asked) for seed in self._seeds(index, shape)]
@@ -183,9 +158,12 @@ class Steps:
         return {"shape": (shape.measure, *grid), "grid": grid, "pixels": pixels, "hints": hints} | rows
 
     def _video(self, index: int, rng: np.random.Generator) -> Batch:
-        shape = FILMS[0] if self._progress(index) < 0.03 else _drawn(FILMS, rng)
+        choices, in_turn = self._mixture.films, self._mixture.in_turn
+        shape = choices[0] if self._progress(index) < 0.03 else _drawn(choices, rng)
+        if self._test:
+            shape = choices[index % len(choices)]
         size, grid = _size(rng, shape, VIDEO_BUDGET, films.random_size)
-        taught = [lessons.film_lesson(seed, shape.measure, size) for seed in self._seeds(index, shape)]
+        taught = [lessons.film_lesson(seed, shape.measure, size, in_turn) for seed in self._seeds(index, shape)]
         frame = f"<|image>{'<|image|>' * _tokens(grid)}<image|>"
         turns = [(turn, " ".join(f"{timestamp(s)} {frame}" for s in times)) for _, _, times, turn in taught]
         pixels = torch.from_numpy(np.concatenate([pixels for pixels, _, _, _ in taught]))
@@ -196,7 +174,7 @@ class Steps:
     def _audio(self, index: int, rng: np.random.Generator) -> Batch:
         # Short strings first: they teach what to listen for, and longer ones then to follow it.
         progress = self._progress(index)
-        shape = CLIPS[0] if progress < 0.05 else _drawn(CLIPS, rng)
+        shape = self._mixture.clips[0] if progress < 0.05 else _drawn(self._mixture.clips, rng)
         most = 1 if progress < 0.02 else int(min(8, 2 + 6 * (progress - 0.02) / 0.2))
         length = shape.measure * speech.RATE
         clips = torch.zeros((len(self._seeds(index, shape)), length), dtype=torch.int16)

@@ -79,11 +79,16 @@ def mirrored(film: Film) -> Film:
 
 
 def random_film(
-    seed: int, count: int | None = None, size: tuple[int, int] | None = None, duration_s: float | None = None
+    seed: int,
+    count: int | None = None,
+    size: tuple[int, int] | None = None,
+    duration_s: float | None = None,
+    alike: bool = False,
 ) -> Film:
     """A film of one to four shapes in turn, or (count 0, and four times in ten) of one shape that travels.
 
     size: width and height, else 96 to 320 pixels; duration_s: else 1 to 60 seconds.
+    alike: most things have their shape or their colour in common with others of the film.
     """
     rng = np.random.default_rng([seed, 3])
     count = int(rng.choice([0, 1, 2, 3, 4], p=[0.4, 0.04, 0.24, 0.2, 0.12])) if count is None else count
@@ -92,7 +97,7 @@ def random_film(
     background = str(rng.choice(scenes.BACKGROUNDS))
     if count == 0:
         return _travel(rng, seed, width, height, duration, background)
-    things = tuple(_anywhere(rng, name, width, height) for name in _names(rng, count))
+    things = tuple(_anywhere(rng, name, width, height) for name in _names(rng, count, alike))
     weights = rng.uniform(0.7, 1.3, count)
     starts = (0.0, *np.cumsum(weights / weights.sum())[:-1].tolist())
     moments = tuple(float(start) * duration for start in starts)
@@ -104,9 +109,12 @@ def random_size(rng: np.random.Generator) -> tuple[int, int]:
     return round(side * math.sqrt(aspect)), round(side / math.sqrt(aspect))
 
 
-def _names(rng: np.random.Generator, count: int) -> list[tuple[str, str]]:
-    """Shape and colour of each thing; no thing comes twice."""
-    every = [(shape, colour) for shape in scenes.SHAPES for colour in scenes.COLOURS]
+def _names(rng: np.random.Generator, count: int, alike: bool = False) -> list[tuple[str, str]]:
+    """Shape and colour of each thing, of few shapes and colours if `alike`; no thing comes twice."""
+    shapes, colours = list(scenes.SHAPES), list(scenes.COLOURS)
+    if alike:
+        shapes, colours = list(rng.permutation(shapes)[:2]), list(rng.permutation(colours)[:3])
+    every = [(str(shape), str(colour)) for shape in shapes for colour in colours]
     return [every[index] for index in rng.permutation(len(every))[:count]]
 
 

@@ -63,9 +63,9 @@ def about_scene(scene: Scene, rng: np.random.Generator) -> Asked:
     return asked[int(rng.integers(len(asked)))]
 
 
-def about_film(film: Film, times: Sequence[float], rng: np.random.Generator) -> Asked:
-    """A caption, or as likely the time at which something appears."""
-    if film.way or rng.random() < 0.5:
+def about_film(film: Film, times: Sequence[float], rng: np.random.Generator, captions: float = 0.5) -> Asked:
+    """A caption in that share of films that do not travel, else the time at which something appears."""
+    if film.way or rng.random() < captions:
         return reworded(prompts.DESCRIBE_VIDEO, rng), film.caption
     asked = questions.when(film, times)
     return asked[int(rng.integers(len(asked)))]
@@ -93,14 +93,20 @@ def scene_lesson(
 
 
 def film_lesson(
-    seed: int, frames: int, size: tuple[int, int] | None = None
+    seed: int, frames: int, size: tuple[int, int] | None = None, in_turn: bool = False
 ) -> tuple[npt.NDArray[np.uint8], Film, list[float], Turn]:
     """Just `frames` frames of a film, uint8 (frames, height, width, 3), the film, and the seconds of the frames.
 
     A film shows no more things than half its frames, so that none is missed.
+    in_turn: nearly always shapes in turn, half the time ones that are easily confused, and nearly always the question
+    what happens.
     """
     rng = np.random.default_rng([seed, 7])
-    film = films.random_film(seed, size=size)
+    if in_turn:
+        count = int(rng.choice([0, 1, 2, 3, 4], p=[0.12, 0.08, 0.15, 0.28, 0.37]))
+        film = films.random_film(seed, count, size, alike=rng.random() < 0.5)
+    else:
+        film = films.random_film(seed, size=size)
     if len(film.things) > frames // 2:
         film = films.random_film(seed, count=max(1, frames // 2), size=size)
     fps = max(float(rng.choice(_RATES)), frames / film.duration_s)
@@ -109,7 +115,7 @@ def film_lesson(
     if rng.random() < 0.5:
         grain = rng.normal(0, rng.uniform(1, 6), pixels.shape[:3])[..., None]
         pixels = np.clip(pixels + grain, 0, 255).astype(np.uint8)
-    return pixels, film, times, turn(about_film(film, times, rng), rng)
+    return pixels, film, times, turn(about_film(film, times, rng, 0.9 if in_turn else 0.5), rng)
 
 
 def speech_turn(transcript: str, rng: np.random.Generator) -> Turn:

@@ -20,11 +20,17 @@ Medium = npt.NDArray[Any]
 
 
 class Reference:
-    """A loaded checkpoint on the CPU."""
+    """A loaded checkpoint, on the CPU unless told otherwise."""
 
-    def __init__(self, checkpoint: Path = CHECKPOINT, dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(
+        self,
+        checkpoint: Path = CHECKPOINT,
+        dtype: torch.dtype = torch.bfloat16,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 - it is a value
+    ) -> None:
+        self.device = device
         self.processor = AutoProcessor.from_pretrained(checkpoint)
-        self.model = Gemma4ForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype).eval()
+        self.model = Gemma4ForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype).eval().to(device)
 
     def inputs(
         self,
@@ -59,7 +65,7 @@ class Reference:
         # The template has written <bos> already.
         shown["text_kwargs"] = {"add_special_tokens": False, "padding": True}
         made = self.processor(text=texts, return_tensors="pt", **shown)
-        kept = {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
+        kept = {name: value.to(self.device) for name, value in made.items() if isinstance(value, torch.Tensor)}
         return {name: v.to(self.model.dtype) if v.is_floating_point() else v for name, v in kept.items()}
 
     def answers(

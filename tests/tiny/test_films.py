@@ -76,3 +76,12 @@ def test_the_time_asked_for_is_that_of_the_first_frame_that_shows_it() -> None:
     assert asked["When does the blue square appear?"] == "00:03"
     late = replace(FILM, duration_s=100.0, starts=(0.0, 70.0))
     assert dict(questions.when(late, [0.0, 50.0, 75.0]))["When does the blue square appear?"] == "01:15"
+
+
+@given(seeds)
+@few
+def test_things_that_are_alike_share_two_shapes_and_three_colours(seed: int) -> None:
+    film = random_film(seed, count=4, alike=True)
+    assert len({thing.name for thing in film.things}) == 4
+    assert len({thing.shape for thing in film.things}) == 2
+    assert len({thing.colour for thing in film.things}) <= 3

@@ -20,7 +20,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> batches.Steps:
     pieces = [speech.noise(np.random.default_rng(i), 4_000) * 0.1 for i in range(11)]
     path.write_bytes((np.concatenate(pieces) * 32767).astype(np.int16).tobytes())
     pool = batches.Pool(str(path), np.arange(1, 12) * 4_000, ["3 5 0"])
-    return batches.Steps(pool, 100, share=0.04, pictures=batches.PICTURES[:1], asked=2)
+    return batches.Steps(pool, 100, share=0.04, asked=2)
 
 
 @pytest.fixture(scope="module")
