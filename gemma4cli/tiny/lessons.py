@@ -103,7 +103,7 @@ def film_lesson(
     """
     rng = np.random.default_rng([seed, 7])
     if in_turn:
-        count = int(rng.choice([0, 1, 2, 3, 4], p=[0.12, 0.08, 0.15, 0.28, 0.37]))
+        count = int(rng.choice([0, 1, 2, 3, 4], p=[0.14, 0.12, 0.14, 0.25, 0.35]))
         film = films.random_film(seed, count, size, alike=rng.random() < 0.5)
     else:
         film = films.random_film(seed, size=size)
