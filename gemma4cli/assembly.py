@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gemma4cli import keys, parts, reading, strict_json
+from gemma4cli import keys, parts, reading, shards, strict_json
 from gemma4cli.errors import JobError
 from gemma4cli.escaping import printable
 from gemma4cli.ledger import Ledger, Source
@@ -65,6 +65,7 @@ def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapp
         if other != path:
             other.unlink()
     shutil.rmtree(place.state / "parts", ignore_errors=True)
+    shards.clear(place)
 
 
 def _write_keys(path: Path, live: pa.Table, seals: Sequence[keys.Seal], header: Mapping[str, Any]) -> None:
@@ -122,6 +123,16 @@ def _write_lines(path: Path, ledger: Ledger, replaced: Sequence[Ints], schema: p
     rows = 0
     with path.open("wb") as file:
         for _, text in heapq.merge(*old, new, key=lambda pair: pair[0]):
+            file.write(text)
+            rows += 1
+    return rows
+
+
+def write_new_lines(path: Path, groups: Iterable[pa.Table]) -> int:
+    """Writes rows as lines of JSON; returns how many they are. Raises OSError."""
+    rows = 0
+    with path.open("wb") as file:
+        for _, text in _new_lines(groups):
             file.write(text)
             rows += 1
     return rows

@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gemma4cli import ledger, outputs, reading
+from gemma4cli import ledger, outputs, reading, shards
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.ledger import Ledger
 from gemma4cli.outputs import Format, Output
 from gemma4cli.parts import DamagedPartError
+from gemma4cli.shards import Shard
 
 TOKENS = ("prompt", "image", "audio", "video", "output")
 TIMES = ("decode", "render", "queue", "generate")
@@ -50,6 +51,8 @@ class Report:
     state: running, interrupted or finished.  owner: the process that is at it.  left: rows still to do, if known.
     mean_ms: over the rows that have the figure.  last_run: rates of the last run that came to its end.
     made_with, earlier: the settings of the latest rows, and those of others that were kept.
+    shards: of an output in shards, how many there will be, and the names of those that are done, running, interrupted
+        or not begun; empty for others.
     """
 
     output: str
@@ -68,6 +71,7 @@ class Report:
     made_with: Mapping[str, Any] = field(default_factory=dict)
     earlier: list[Mapping[str, Any]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    shards: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -150,7 +154,8 @@ def _report(place: Output, found: Ledger) -> Report:
     owner = outputs.owner(place)
     live, replaced = found.live()
     count = ledger.counts(live)
-    total = _document(place, "job.json").get("total")
+    begun = shards.begun(place)
+    total = begun[0].total if begun else outputs.document(place, "job.json").get("total")
     left = max(0, total - len(live)) if isinstance(total, int) else None
     done = found.finished and not found.added and not left
     report = Report(str(place.path), "running" if owner else "finished" if done else "interrupted", owner)
@@ -158,7 +163,11 @@ def _report(place: Output, found: Ledger) -> Report:
     report.left = 0 if done else left
     report.notices, report.made_with = found.notices, found.fingerprint or {}
     report.earlier = found.earlier(report.made_with)
-    rates = _document(place, "summary.json").get("rates")
+    if begun:
+        report.shards = _shards(place, begun)
+        if report.shards["running"]:
+            report.state = "running"
+    rates = outputs.document(place, "summary.json").get("rates")
     report.last_run = rates if isinstance(rates, dict) else {}
     tally = _Tally()
     for source, without in zip(found.sources, replaced, strict=True):
@@ -170,6 +179,17 @@ def _report(place: Output, found: Ledger) -> Report:
     report.failures = sorted(tally.failures.values(), key=lambda group: -group.rows)
     report.slowest = [record for _, _, record in sorted(tally.slowest, reverse=True)]
     return report
+
+
+def _shards(place: Output, begun: list[Shard]) -> dict[str, Any]:
+    states: dict[str, list[str]] = {name: [] for name in ("done", "running", "interrupted", "not_begun")}
+    for shard in begun:
+        own = shards.place_of(place, shard.name)
+        done = any(own.state.glob("keys-*.parquet"))
+        states["running" if outputs.owner(own) else "done" if done else "interrupted"].append(shards.words([shard]))
+    have = {shard.number for shard in begun}
+    states["not_begun"] = [f"{number}/{begun[0].of}" for number in range(begun[0].of) if number not in have]
+    return {"of": begun[0].of, **states}
 
 
 class _Tally:
@@ -221,12 +241,3 @@ class _Tally:
                 heapq.heappush(self.slowest, entry)
                 if len(self.slowest) > SLOWEST:
                     heapq.heappop(self.slowest)
-
-
-def _document(place: Output, name: str) -> dict[str, Any]:
-    """A document of the state folder; empty where it is missing or damaged."""
-    try:
-        found = json.loads((place.state / name).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

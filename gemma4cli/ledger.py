@@ -12,7 +12,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gemma4cli import keys
+from gemma4cli import keys, shards
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.outputs import Format, Output, is_row
@@ -99,7 +99,7 @@ class Ledger:
 
 
 def read(place: Output, *, repair: bool) -> Ledger:
-    """Finds what is committed in an output.
+    """Finds what is committed in an output, in its shards too: as parts that came after its finished data.
 
     Args:
         repair: set damaged parts aside, under `damaged` in the state folder; otherwise they are only told of.
@@ -114,8 +114,13 @@ def read(place: Output, *, repair: bool) -> Ledger:
         source = sealed.get(_seal_of(path, place)) or _unsealed(path, place, ledger, repair)
         if source is not None:
             ledger.sources.append(source)
-    # Finished data is older than any part.
+    # Finished data is older than any part, and shards are begun before a run without them takes over.
     ledger.sources.sort(key=lambda source: not source.finished)
+    split = sum(source.finished for source in ledger.sources)
+    for shard in shards.begun(place):
+        inner = read(shards.place_of(place, shard.name), repair=repair)
+        ledger.sources[split:split] = [replace(source, finished=False) for source in inner.sources]
+        ledger.notices += inner.notices
     ledger.next_part = 1 + max(map(_number, _names(place)), default=-1)
     return ledger
 

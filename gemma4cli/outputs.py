@@ -14,7 +14,7 @@ import weakref
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,6 +104,25 @@ def claim(output: Output, overwrite: bool) -> IO[str]:
     return lock
 
 
+def share(output: Output) -> IO[str]:
+    """Takes a share of the output's lock: others may have one too, but nobody `claim` the whole.
+
+    Raises:
+        UsageError: something of others lies there, somebody has the whole, or it cannot be written to.
+    """
+    shown = printable(str(output.path))
+    try:
+        if not output.path.parent.is_dir():
+            parent = printable(str(output.path.parent))
+            raise UsageError(f"no such folder: {parent}", f"make it first: mkdir -p {parent}")
+        refuse_foreign(output)
+        output.state.mkdir(parents=True, exist_ok=True)
+        return _locked(output, whole=False)
+    except OSError as error:
+        message = f"cannot write to {shown}: {error.strerror or error}"
+        raise UsageError(message, "choose an output in a folder that you may write to") from error
+
+
 def release(lock: IO[str]) -> None:
     """Gives the output back. A process that dies gives it back too, but leaves its name in the lock."""
     if not lock.closed:
@@ -125,25 +144,37 @@ def owner(output: Output) -> str:
     return ""
 
 
-def _locked(output: Output) -> IO[str]:
+def document(output: Output, name: str) -> dict[str, Any]:
+    """A document of the state folder; empty where it is missing or damaged."""
+    try:
+        found = json.loads((output.state / name).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _locked(output: Output, whole: bool = True) -> IO[str]:
     lock = (output.state / _LOCK).open("a+", encoding="utf-8")
     # A child that is forked while the job runs must not hold the output when the job has died.
     os.register_at_fork(after_in_child=functools.partial(_close, weakref.ref(lock)))
     for attempt in range(_LOCK_ATTEMPTS):
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_EX if whole else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             break
         except BlockingIOError:
             if attempt + 1 < _LOCK_ATTEMPTS:  # it may be a look at who the owner is
                 time.sleep(0.02)
                 continue
             lock.seek(0)
-            who = _worded(lock.read())
+            text = lock.read()
             lock.close()
+            who = _worded(text) if text else "one or more of its shards"
             message = f"another gemma4 is writing to {printable(str(output.path))}: {who}"
             raise UsageError(message, "wait for it, or choose another output") from None
         except OSError:  # a file system without locks
             break
+    if not whole:
+        return lock
     lock.truncate(0)
     json.dump({"pid": os.getpid(), "host": socket.gethostname()}, lock)
     lock.flush()

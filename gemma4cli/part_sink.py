@@ -41,6 +41,8 @@ class PartSink(Sink):
     """Writes parts, then the sorted data set or file from them and from what was there before.
 
     `ledger` knows the files whose rows count: what is not in it was never written.
+
+    first: the row_index that the input's rows begin with.
     """
 
     def __init__(
@@ -48,17 +50,18 @@ class PartSink(Sink):
         place: Output,
         schema: pa.Schema,
         columns: pa.Schema,
-        lock: IO[str],
+        locks: Sequence[IO[str]],
         fingerprint: Mapping[str, Any],
         resume: Resume,
         *,
+        first: int = 0,
         answers: Sequence[str] = (),
         part_rows: int,
         part_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         self.state: Path = place.state
-        self._place, self._schema, self._lock = place, schema, lock
+        self._place, self._schema, self._locks, self._first = place, schema, locks, first
         self._names, self._answers = carried_names(columns, answers), answers
         self._dedupe = DUPLICATE_OF in schema.names
         self._fingerprint, self._resume = fingerprint, resume
@@ -99,7 +102,7 @@ class PartSink(Sink):
         kept, kept_keys = ledger.counts(live), live
         if len(live):
             ids, contents = pending.read_keys(inputs)
-            plan = self._plan = pending.plan(live, ids, contents, self._resume)
+            plan = self._plan = pending.plan(live, ids, contents, self._resume, self._first)
             pending.refuse(plan, self._resume, self._shown, self._id_of)
             total = int(np.count_nonzero(plan.row_index >= 0))
             kept_keys = pending.stay(plan, live)
@@ -195,7 +198,8 @@ class PartSink(Sink):
         try:
             self.flush()
         finally:
-            outputs.release(self._lock)
+            for lock in self._locks:
+                outputs.release(lock)
 
     def _to_compute(self) -> Iterator[Item]:
         items = self._left()

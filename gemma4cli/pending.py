@@ -95,14 +95,16 @@ def read_keys(items: Iterable[Item]) -> tuple[Ints, Ints]:
     )
 
 
-def plan(done: pa.Table, ids: Ints, contents: Ints, resume: Resume) -> Plan:
+def plan(done: pa.Table, ids: Ints, contents: Ints, resume: Resume, first: int = 0) -> Plan:
     """Compares the keys of committed rows, sorted by row_index, with those of the input's rows.
 
     Of rows that share an id, those that share their content too belong together first, then whichever are left, in
     order. A new row keeps its position as its row_index where no other row has that; else it comes after all others.
     Rows that were skipped are looked at again: what they were skipped for may have gone.
+
+    first: the row_index of the first of the input's rows, of which there may be more before it.
     """
-    index, known_ids = keys.column(done, "row_index"), keys.column(done, "id")
+    index, known_ids = keys.column(done, "row_index") - first, keys.column(done, "id")
     known_contents, failed = keys.column(done, "content"), keys.column(done, "failed")
     match = np.full(len(index), -1, np.int64)  # committed row -> position in the input
     same = np.zeros(len(index), bool)
@@ -144,7 +146,9 @@ def plan(done: pa.Table, ids: Ints, contents: Ints, resume: Resume) -> Plan:
     changed = found & ~same & ~(failed & resume.retry_failed)
     home = np.full(len(ids), -1, np.int64)
     home[match[found & ~again]] = index[found & ~again]
-    return Plan(ids, contents, target, home, index[found], index[~found], index[changed])
+    target[target >= 0] += first
+    home[home >= 0] += first
+    return Plan(ids, contents, target, home, *(index[rows] + first for rows in (found, ~found, changed)))
 
 
 def items(plan: Plan, inputs: Iterable[Item], take: Callable[[Item, Key], None]) -> Iterator[Item]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
-from gemma4cli import ledger, outputs, parts, pending, reading
+from gemma4cli import ledger, outputs, parts, pending, reading, shards
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.inputs import Inputs
 from gemma4cli.pending import Resume
 from gemma4cli.records import Item
+from gemma4cli.shards import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,14 @@ class Remaining:
 
 
 def remaining(
-    output: str, inputs: Inputs, fingerprint: Mapping[str, Any], resume: Resume, overwrite: bool
+    output: str,
+    inputs: Inputs,
+    fingerprint: Mapping[str, Any],
+    resume: Resume,
+    overwrite: bool,
+    shard: Shard | None = None,
 ) -> Remaining:
-    """Compares the input with what an output holds, as a run would.
+    """Compares the input, or a shard's part of it, with what an output holds, as a run would.
 
     Raises:
         UsageError: the run would refuse to go on from there.
@@ -39,6 +45,8 @@ def remaining(
     shown = printable(str(place.path))
     try:
         outputs.refuse_foreign(place)
+        if shard is not None:
+            place = shards.place_of(place, shard.name)
         if overwrite or not place.state.is_dir():
             return Remaining(iter(inputs))
         found = ledger.read(place, repair=False)
@@ -55,7 +63,7 @@ def remaining(
         return f"row {row_index}"
 
     ids, contents = pending.read_keys(inputs)
-    plan = pending.plan(live, ids, contents, resume)
+    plan = pending.plan(live, ids, contents, resume, 0 if shard is None else shard.first)
     pending.refuse(plan, resume, shown, id_of)
     to_do = plan.row_index >= 0
     stays = ledger.counts(pending.stay(plan, live))

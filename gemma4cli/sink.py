@@ -13,15 +13,17 @@ from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 
-from gemma4cli import outputs
+from gemma4cli import outputs, shards
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.inputs import Inputs
 from gemma4cli.pending import Pending, Resume
 from gemma4cli.records import Item, Row
 from gemma4cli.schema import output_schema
+from gemma4cli.shards import Shard
 
 PART_ROWS = 50_000
 PART_SECONDS = 10.0
+_NAME_ONE = "write to a file or a folder"
 
 
 class OutputClosedError(JobError):
@@ -57,6 +59,7 @@ class Sink(ABC):
         stdout: BinaryIO | None = None,
         line_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
         answers: Sequence[pa.Field] = (),
+        shard: Shard | None = None,
     ) -> Sink:
         """Opens an output, having tried that it can be written to.
 
@@ -72,6 +75,7 @@ class Sink(ABC):
             stdout: where `-` writes; the process's standard output if None.
             line_of: makes the object of a line on standard output from a row's columns; None leaves them as they are.
             answers: the columns of typed answers.
+            shard: the share of the output that is written, beside other processes with theirs; None is all of it.
 
         Raises:
             UsageError: what lies there is not ours, is in use, or was made otherwise; or it cannot be written to.
@@ -80,12 +84,17 @@ class Sink(ABC):
         from gemma4cli.stream_sink import StreamSink
 
         if output == "-":
+            if shard is not None:
+                raise UsageError("shards are put together later, which standard output does not allow", _NAME_ONE)
             if dedupe:
                 message = "--dedupe looks answers up in the output, which standard output does not allow"
-                raise UsageError(message, "write to a file or a folder")
+                raise UsageError(message, _NAME_ONE)
             return StreamSink(stdout or sys.stdout.buffer, columns, line_of, [field.name for field in answers])
         place = outputs.locate(output)
-        lock = outputs.claim(place, overwrite)
+        if shard is None:
+            locks = [outputs.claim(place, overwrite)]
+        else:
+            place, locks = shards.claim(place, shard, overwrite)
         try:
             made = dict(fingerprint or {})
             document = {"task": task, **metadata, **({"fingerprint": made} if made else {})}
@@ -93,16 +102,18 @@ class Sink(ABC):
                 place,
                 output_schema(columns, document, dedupe, answers),
                 columns,
-                lock,
+                locks,
                 made,
                 resume,
+                first=0 if shard is None else shard.first,
                 answers=[field.name for field in answers],
                 part_rows=part_rows,
                 part_seconds=part_seconds,
                 clock=clock,
             )
         except BaseException:
-            outputs.release(lock)
+            for lock in locks:
+                outputs.release(lock)
             raise
 
     @abstractmethod

@@ -11,6 +11,7 @@ from gemma4cli.cli.caption import caption
 from gemma4cli.cli.demo import demo
 from gemma4cli.cli.doctor import doctor
 from gemma4cli.cli.inspect import inspect
+from gemma4cli.cli.merge import merge
 from gemma4cli.cli.plan import plan
 from gemma4cli.cli.transcribe import transcribe
 
@@ -54,6 +55,7 @@ app.command()(annotate)
 app.command()(demo)
 app.command()(plan)
 app.command()(inspect)
+app.command()(merge)
 app.command()(doctor)
 
 

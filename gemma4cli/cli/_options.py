@@ -49,6 +49,15 @@ class RunOptions:
         ),
     ]
     limit: Annotated[int | None, flag("--limit", panel=INPUT, min=1, metavar="N", help="Only the first N rows.")] = None
+    shard: Annotated[
+        str | None,
+        flag(
+            "--shard",
+            panel=INPUT,
+            metavar="I/N",
+            help="Only share I, from 0, of N equal ones, beside processes with the others; see gemma4 merge.",
+        ),
+    ] = None
     media_column: Annotated[
         str | None,
         flag(

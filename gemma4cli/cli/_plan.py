@@ -33,7 +33,7 @@ def show(job: Job, options: RunOptions, form: Form | None = None, *, as_json: bo
     from gemma4cli.companions import Companions
     from gemma4cli.remaining import remaining
 
-    left = remaining(job.output, job.inputs, job.fingerprint, job.resume, options.overwrite)
+    left = remaining(job.output, job.inputs, job.fingerprint, job.resume, options.overwrite, job.shard)
     companions = None if form is None else Companions(form, lambda line: None)
     passed = None if companions is None else companions.done
     found = forecast.forecast(left.items, job.config, job.model, _context(job), passed)

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from gemma4cli.inputs import Inputs
     from gemma4cli.models import Model
     from gemma4cli.pending import Resume
+    from gemma4cli.shards import Shard
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run that nothing speaks against, before anything of it is done."""
+    """A run that nothing speaks against, before anything of it is done. With a shard, `inputs` are the shard's own."""
 
     config: RunConfig
     model: Model
@@ -29,6 +30,7 @@ class Job:
     output: str
     fingerprint: dict[str, Any]
     resume: Resume
+    shard: Shard | None = None
 
 
 def prepared(task: str, options: RunOptions, **own: Any) -> Job:
@@ -38,7 +40,7 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
         UsageError, JobError: see `gemma4cli.errors`.
     """
     from gemma4cli import config as configuration
-    from gemma4cli import models, tasks
+    from gemma4cli import models, shards, tasks
     from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
     from gemma4cli.pending import Resume
@@ -80,7 +82,12 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
             'Give --prompt "What is the brand?", or --prompt-column NAME for a prompt in each row.',
         )
     resume = Resume(options.new_only, options.retry_failed, partial=options.limit is not None)
-    return Job(config, model, inputs, output, fingerprint(config, model), resume)
+    shard = None
+    if options.shard is not None:
+        number, of = shards.parse(options.shard)
+        shard = shards.cut(number, of, inputs.counted())
+        inputs = inputs.part(shard.first, shard.stop)
+    return Job(config, model, inputs, output, fingerprint(config, model), resume, shard)
 
 
 def run_task(task: str, options: RunOptions, form: Form | None = None, **own: Any) -> int:
@@ -115,6 +122,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
         dedupe=options.dedupe,
         stdout=_output.standard_output() if output == "-" else None,
         answers=answer_columns(config.sampling),
+        shard=job.shard,
         line_of=(lambda row: openai_batch.line_of(row, config.model, int(time.time()))) if in_openai else None,
     )
     with sink:
@@ -146,9 +154,11 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
             openai_batch.write(Path(output), config.model)
     rates.record(config, stats.pace)
     if not options.quiet:
-        _output.print_summary(summary, output)
+        _output.print_summary(summary, output if job.shard is None else f"{output}, shard {options.shard}")
         if pending.skipped:
             _output.print_line(f"  {pending.skipped:>6,} rows of earlier runs are kept")
+        if job.shard is not None:
+            _output.print_line(f"  when all {job.shard.of:,} shards are done: gemma4 merge {output}")
     return _exit_code(summary["rows"]["failed"] + pending.kept_failed, companions, options)
 
 
@@ -170,6 +180,16 @@ def _refuse_contradictions(options: RunOptions) -> None:
     if options.overwrite and (options.new_only or options.retry_failed):
         other = "--new-only" if options.new_only else "--retry-failed"
         raise UsageError(f"--overwrite starts again, which leaves {other} nothing to keep", "Leave one of them out.")
+    if options.shard is not None and options.new_only:
+        raise UsageError(
+            "--new-only and --shard contradict each other: shards need an input that stays as it is",
+            "Merge the shards first, then run with --new-only and without --shard.",
+        )
+    if options.shard is not None and options.format == "openai":
+        raise UsageError(
+            "--format openai is for whole outputs, and --shard makes a part of one",
+            "Leave it out, merge the shards, then run the command with --format openai and without --shard.",
+        )
 
 
 def _refuse_no_room(config: RunConfig, model: Model) -> None:

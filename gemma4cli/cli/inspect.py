@@ -96,6 +96,8 @@ def _lines(report: Report) -> list[str]:
     left = f", {report.left:,} left" if report.left else ""
     lines = [f"{report.output}: {report.state}{owner}"]
     lines.append(_field("rows", f"{report.ok:,} ok, {report.failed:,} failed{skipped}{left}"))
+    if report.shards:
+        lines.append(_field("shards", _shards(report)))
     if report.finish_reasons:
         reasons = (f"{rows:,} {reason}" for reason, rows in report.finish_reasons.items())
         lines.append(_field("finished by", ", ".join(reasons)))
@@ -119,6 +121,19 @@ def _lines(report: Report) -> list[str]:
         lines.append(_field("slow", f"{row['ms']:,.0f} ms {_plain(row['id'])}{bucket}"))
     lines += [_field("note", notice) for notice in report.notices]
     return lines
+
+
+def _shards(report: Report) -> str:
+    states, of = report.shards, report.shards["of"]
+    if len(states["done"]) == of:
+        return f"all {of:,} done: gemma4 merge {_plain(report.output)}"
+    said = [f"{len(states['done']):,} of {of:,} done"]
+    for state in ("running", "interrupted", "not_begun"):
+        names = states[state]
+        if names:
+            shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+            said.append(f"{len(names):,} {state.replace('_', ' ')} ({shown})")
+    return ", ".join(said)
 
 
 def _field(name: str, text: str) -> str:

@@ -49,10 +49,11 @@ def check(path: Path) -> None:
         raise UsageError(message, "convert it first: jq -c '.[]'")
 
 
-def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | ParseError, int]]:
+def records(path: Path, passed: int = 0) -> Iterator[tuple[int, dict[str, Any] | ParseError, int]]:
     """Line number from 1, the line's object or what is wrong with it, and its bytes; blank lines are left out.
 
-    NaN, Infinity, numbers beyond a double and integers of any length are taken, as Python's json takes them.
+    NaN, Infinity, numbers beyond a double and integers of any length are taken, as Python's json takes them. `passed`
+    rows are passed over at the beginning, unread.
 
     Raises:
         JobError: the file cannot be read any further.
@@ -63,6 +64,9 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | ParseError, int]
                 if number == 1:
                     line = line.removeprefix(_BOM)
                 if line.isspace() or not line:
+                    continue
+                if passed > 0:
+                    passed -= 1
                     continue
                 try:
                     yield number, _record(line), len(line)

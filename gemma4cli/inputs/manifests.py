@@ -27,12 +27,14 @@ def open_jsonl(paths: list[Path], options: InputOptions) -> Inputs:
     choice = _choose(schema, _name(paths), options, as_json)
     reading = Reading(choice, options.kind, as_json & frozenset(choice.carried.names), bool(options.kinds))
 
-    def rows() -> Iterator[Item]:
+    def rows(first: int = 0) -> Iterator[Item]:
         row_index = 0
         for path, count in zip(paths, counts, strict=True):
             shown, folder = printable(str(path)), str(path.absolute().parent)
+            passed = max(0, min(count, first - row_index))
+            row_index += passed
             # Not more than were counted: the file may have grown, and the types are those of the rows that were seen.
-            for line, record, _ in islice(jsonl.records(path), count):
+            for line, record, _ in islice(jsonl.records(path, passed), count - passed):
                 place = f"{shown} line {line}"
                 if isinstance(record, ParseError):
                     yield failed_item(row_index, place, record)
@@ -40,7 +42,7 @@ def open_jsonl(paths: list[Path], options: InputOptions) -> Inputs:
                     yield item_of(record, row_index, place, folder, reading)
                 row_index += 1
 
-    return Inputs(sum(counts), choice.carried, rows, choice.content is not None)
+    return Inputs(sum(counts), choice.carried, rows, choice.content is not None, rows)
 
 
 def open_parquet(paths: list[Path], options: InputOptions, name: str | None = None) -> Inputs:
@@ -54,11 +56,13 @@ def open_parquet(paths: list[Path], options: InputOptions, name: str | None = No
     reading = Reading(choice, options.kind, frozenset(), bool(options.kinds))
     total = sum(counts) if options.limit is None else min(sum(counts), options.limit)
 
-    def rows() -> Iterator[Item]:
+    def rows(first: int = 0) -> Iterator[Item]:
         row_index = 0
-        for path in paths:
+        for path, count in zip(paths, counts, strict=True):
             shown, folder = printable(str(path)), str(path.absolute().parent)
-            for record in parquet.records(path, schema):
+            passed = max(0, min(count, first - row_index))
+            row_index += passed
+            for record in parquet.records(path, schema, passed):
                 place = f"{shown} row {row_index}"
                 if isinstance(record, ParseError):
                     yield failed_item(row_index, place, record)
@@ -66,7 +70,10 @@ def open_parquet(paths: list[Path], options: InputOptions, name: str | None = No
                     yield item_of(record, row_index, place, folder, reading)
                 row_index += 1
 
-    return Inputs(total, choice.carried, lambda: islice(rows(), total), choice.content is not None)
+    def since(first: int) -> Iterator[Item]:
+        return islice(rows(first), max(0, total - first))
+
+    return Inputs(total, choice.carried, lambda: since(0), choice.content is not None, since)
 
 
 def _choose(schema: pa.Schema, name: str, options: InputOptions, as_json: frozenset[str]) -> Choice:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import pyarrow as pa
 
@@ -39,12 +40,27 @@ class Inputs:
     total: how many there are, as far as that is known beforehand.
     columns: types of the columns carried to the output, with the input's names; `huggingface` metadata if it had any.
     speaking: rows may bring what is to be asked of them, as texts among their media.
+    _since: the rows from a position on, where those before it can be passed over more cheaply than by reading them.
     """
 
     total: int | None
     columns: pa.Schema
     _rows: Callable[[], Iterator[Item]] = field(repr=False)
     speaking: bool = False
+    _since: Callable[[int], Iterator[Item]] | None = field(default=None, repr=False)
 
     def __iter__(self) -> Iterator[Item]:
         return self._rows()
+
+    def counted(self) -> int:
+        """How many rows there are; reads them all where that is not known."""
+        return self.total if self.total is not None else sum(1 for _ in self)
+
+    def part(self, first: int, stop: int) -> Inputs:
+        """The rows from position `first` to `stop`, without the latter; they keep their row_index."""
+
+        def rows() -> Iterator[Item]:
+            passed = islice(self._rows(), first, None) if self._since is None else self._since(first)
+            return islice(passed, stop - first)
+
+        return replace(self, total=stop - first, _rows=rows, _since=None)

@@ -72,8 +72,10 @@ def _repeated(kind: pa.DataType) -> str | None:
     return twice[0] if twice else next((found for f in inner if (found := _repeated(f.type)) is not None), None)
 
 
-def records(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any] | ParseError]:
+def records(path: Path, schema: pa.Schema, passed: int = 0) -> Iterator[dict[str, Any] | ParseError]:
     """One row after the other as Python values, `schema`'s columns; a row group that is damaged gives errors.
+
+    `passed` rows are passed over at the beginning; row groups among them are not read.
 
     Times that Python has no exact type for (nanoseconds of a day, years after 9999) come as Arrow stores them, as
     integers: these fit the column's type again, and travel between processes.
@@ -83,19 +85,28 @@ def records(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any] | ParseErr
         fields = [schema.field(name) for name in names]
         for group in range(file.num_row_groups):
             facts = file.metadata.row_group(group)
+            if passed >= facts.num_rows:
+                passed -= facts.num_rows
+                continue
             size = max(1, facts.total_byte_size // max(1, facts.num_rows))
             rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // size))
             done = 0
             try:
                 for batch in file.iter_batches(rows, row_groups=[group], columns=None):
+                    if passed >= done + len(batch):
+                        done += len(batch)
+                        continue
+                    batch = batch.slice(max(0, passed - done))
+                    done = max(done, passed)
                     columns = [_values(batch.column(field.name)) for field in fields]
                     for values in zip(*columns, strict=True):
                         yield dict(zip(names, values, strict=True))
                         done += 1
             except _UNREADABLE as error:
                 message = f"row group {group} of the Parquet file is damaged: {_first_line(error)}"
-                for _ in range(facts.num_rows - done):
+                for _ in range(facts.num_rows - max(done, passed)):
                     yield ParseError("damaged", message)
+            passed = 0
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
