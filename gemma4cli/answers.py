@@ -1,4 +1,7 @@
-"""The text of an answer -> its value, where a schema, choices or a pattern say what it has to be."""
+"""What came of a row in the engine -> the columns of its answer.
+
+Where a schema, choices or a pattern say what an answer has to be, its text is read as that.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemma4cli.errors import ParseError
 from gemma4cli.escaping import printable, without_surrogates
-from gemma4cli.records import Constraint, Generation, MediaFacts
+from gemma4cli.records import Constraint, Generation, MediaFacts, Sample, Sampling
 from gemma4cli.shapes import Shape, UnfitError, shape_of, value_of
 
 if TYPE_CHECKING:
@@ -19,20 +22,66 @@ CUT_OFF = "cut_off"
 _SHOWN = 160  # characters of what is wrong
 
 
-def read(constraint: Constraint, generation: Generation, facts: MediaFacts, max_tokens: int) -> Any:
+def read(sampling: Sampling, generation: Generation | Sample, facts: MediaFacts) -> Any:
     """The value for the column `answer`; None where the text is all there is to say.
 
     Raises:
-        ParseError: `invalid_json`, `schema_mismatch`, `not_a_choice` or `no_match`; `cut_off` where that is why.
+        ParseError: `invalid_json`, `schema_mismatch`, `not_a_choice` or `no_match`; `cut_off` where that is why, and
+            where the model was cut off while it was thinking; `no_answer` where it said nothing after that.
     """
-    text = (generation.text or "").strip()
+    text, cut = (generation.text or "").strip(), generation.finish_reason == "length"
+    if generation.thinking is not None and not text:
+        message = f"the model thought for {generation.thinking_tokens} tokens and"
+        if not cut:
+            raise ParseError("no_answer", f"{message} ended without an answer")
+        raise ParseError(CUT_OFF, f"{message} was cut off before it answered; raise --max-tokens")
+    if sampling.constraint is None:
+        return None
     try:
-        return _value(constraint, text, facts)
+        return _value(sampling.constraint, text, facts)
     except ParseError as error:
-        if generation.finish_reason != "length":
+        if not cut:
             raise
-        message = f"the answer was cut off at --max-tokens {max_tokens}, and what there is does not do: {error}"
-        raise ParseError(CUT_OFF, message) from error
+        message = f"the answer was cut off at --max-tokens {sampling.max_tokens}, and what there is does not do"
+        raise ParseError(CUT_OFF, f"{message}: {error}") from error
+
+
+def samples(sampling: Sampling, generation: Generation, facts: MediaFacts) -> tuple[dict[str, Any], ...] | None:
+    """The column `samples`: all answers, where several were asked for. Those that do not do have no `answer`."""
+    if sampling.n is None:
+        return None
+    return tuple(_sample(sampling, sample, facts) for sample in generation.samples)
+
+
+def _sample(sampling: Sampling, sample: Sample, facts: MediaFacts) -> dict[str, Any]:
+    try:
+        answer = read(sampling, sample, facts)
+    except ParseError:
+        answer = None
+    found = {
+        "text": sample.text.strip(),
+        "answer": answer,
+        "logprob": sample.logprob,
+        "finish_reason": sample.finish_reason,
+        "output_tokens": sample.output_tokens,
+        "thinking": sample.thinking,
+        "thinking_tokens": sample.thinking_tokens,
+    }
+    return {name: found[name] for name in sample_fields(sampling)}
+
+
+def sample_fields(sampling: Sampling) -> tuple[str, ...]:
+    """The names of what a sample has, in order."""
+    typed = sampling.constraint is not None and sampling.constraint.schema is not None
+    thought = sampling.thinking_budget is not None
+    return (
+        "text",
+        *(("answer",) if typed else ()),
+        "logprob",
+        "finish_reason",
+        "output_tokens",
+        *(("thinking", "thinking_tokens") if thought else ()),
+    )
 
 
 def _value(constraint: Constraint, text: str, facts: MediaFacts) -> Any:

@@ -175,6 +175,9 @@ class Overrides:
     choices: str | None = None
     regex: str | None = None
     logprobs: bool = False
+    n: int | None = None
+    thinking: bool = False
+    thinking_budget: int | None = None
     answer_retries: int | None = None
     max_soft_tokens: int | str | None = None
     max_frames: int | None = None
@@ -275,9 +278,10 @@ def _refuse_contradictions(task: str, user: Overrides) -> None:
         raise UsageError("--summary-prompt is about summaries", "Add --summarise and --window SECONDS.")
     if task == "caption" and user.language is not None and not user.with_audio:
         raise UsageError("--language is about what is spoken", "Add --with-audio, or ask for it in --prompt.")
-
+    if user.thinking_budget is not None and not user.thinking:
+        raise UsageError("--thinking-budget is about thinking, which is off", "Add --thinking.")
     if user.window is not None:
-        for flag in ("schema", "choices", "regex", "logprobs"):
+        for flag in ("schema", "choices", "regex", "logprobs", "n", "thinking"):
             if getattr(user, flag):
                 raise UsageError(f"--{flag} is about one answer, and --window makes several", "Leave one of them out.")
 

@@ -199,9 +199,9 @@ def _failure(
                 f"{load.fine:.0f} s of sound, by its header; the model hears {gemma.MAX_AUDIO_SECONDS} s at a time"
             )
             return Failure(Stage.RENDER, "audio_too_long", message)
-    if prompt + config.sampling.max_tokens > context:
+    if prompt + config.sampling.most_tokens > context:
         message = (
-            f"the prompt takes about {prompt:,} tokens, which leaves no room for {config.sampling.max_tokens} of "
+            f"the prompt takes about {prompt:,} tokens, which leaves no room for {config.sampling.most_tokens} of "
             f"output in a context of {context:,}"
         )
         return Failure(Stage.RENDER, "prompt_too_long", message)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 TRANSCRIBE, SUMMARISE = "transcribe", "summarise"
 """What pieces of a row may be for, beside the task of the run."""
+THINKING_BUDGET = 1024  # tokens
+MOST_SAMPLES = 256  # of a row: as many as an engine works on at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,16 @@ def of_task(base: Mapping[str, Any], user: Overrides) -> Recipe:
         UsageError: a value is out of range or of the wrong form; the message names its flag.
     """
     extra = {} if user.translate_to is None else base["translation"]["sampling"]
-    sampling = _sampling({**base["sampling"], **extra}, user)
-    return Recipe(_prompts(base, user), replace(sampling, constraint=_constraint(user), logprobs=user.logprobs))
+    sampling = replace(
+        _sampling({**base["sampling"], **extra}, user),
+        constraint=_constraint(user),
+        logprobs=user.logprobs,
+        n=None if user.n is None else flag_values.whole("--n", user.n, 1, MOST_SAMPLES),
+        thinking_budget=_thinking_budget(user),
+    )
+    if sampling.n is not None and sampling.n > 1 and sampling.temperature == 0:
+        raise UsageError("--n draws several answers, which temperature 0 makes all the same", "Raise --temperature.")
+    return Recipe(_prompts(base, user), sampling)
 
 
 def of_sound(base: Mapping[str, Any], language: str | None) -> Recipe:
@@ -65,6 +75,13 @@ def of_summary(base: Mapping[str, Any], user: Overrides) -> Recipe:
         raise UsageError("--summary-prompt is empty", "Say how the windows of a video are to be summed up.")
     prompts = Prompts(_system(base, user), prompt.strip(), {})
     return Recipe(prompts, _sampling({**base["sampling"], **base["summary"]["sampling"]}, user))
+
+
+def _thinking_budget(user: Overrides) -> int | None:
+    if not user.thinking:
+        return None
+    budget = THINKING_BUDGET if user.thinking_budget is None else user.thinking_budget
+    return flag_values.whole("--thinking-budget", budget, 1, 2**20)
 
 
 def _constraint(user: Overrides) -> Constraint | None:

@@ -111,11 +111,17 @@ class Constraint:
     regex: str | None = None
 
 
+_MARKS = 8  # tokens that begin and end a thought, its label among them
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the engine draws tokens; temperature 0 is greedy.
 
+    max_tokens: of the answer; what is thought before it comes on top.
     constraint: what it may draw; None is anything.  logprobs: whether to tell how likely the answer was.
+    n: answers to draw for each row, with seeds that follow one another; None is one, without a list of them.
+    thinking_budget: tokens that the model may think for before it answers; None does not let it.
     """
 
     max_tokens: int
@@ -126,6 +132,13 @@ class Sampling:
     repetition_penalty: float = 1.0
     constraint: Constraint | None = None
     logprobs: bool = False
+    n: int | None = None
+    thinking_budget: int | None = None
+
+    @property
+    def most_tokens(self) -> int:
+        """Of everything that is generated for an answer: its thoughts and their marks too."""
+        return self.max_tokens if self.thinking_budget is None else self.max_tokens + self.thinking_budget + _MARKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +229,26 @@ class Unrendered:
 
 
 @dataclass(frozen=True, slots=True)
+class Sample:
+    """One of several answers to a row; its fields are those of a Generation."""
+
+    text: str
+    finish_reason: str | None
+    output_tokens: int
+    logprob: float | None
+    thinking: str | None = None
+    thinking_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """What the engine made of one row: text, or a failure. `attempts` counts how often it was given the row.
 
+    output_tokens: all that were generated, for all samples and their thoughts.
     logprob: natural logarithm of how likely the text was, among those that the constraint allows.
+    thinking: what the model thought before the text; None where it did not.
+    samples: all answers, where several were asked for; the first is the row's own.
+    choice_logprobs: natural logarithm of how likely each choice was, where that was asked for.
     """
 
     row_index: int
@@ -231,6 +260,10 @@ class Generation:
     failure: Failure | None = None
     attempts: int = 1
     logprob: float | None = None
+    thinking: str | None = None
+    thinking_tokens: int | None = None
+    samples: tuple[Sample, ...] = ()
+    choice_logprobs: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +273,8 @@ class Row:
     segments: of a transcript or a video in windows, `start` and `end` in seconds, `text` and `tokens` of each part,
         and its `transcript` where the row has one.
     transcript: what was said, where that is not the text: beside a translation, or a description of a video.
-    answer, logprob: the text as a value, and how likely it was; columns only in runs that ask for them.
+    answer, logprob, choice_logprobs, thinking, thinking_tokens, samples: the text as a value, how likely it and the
+        other choices were, what was thought before it, and all answers; columns only in runs that ask for them.
     """
 
     row_index: int
@@ -273,4 +307,8 @@ class Row:
     attempts: int = 1
     answer: Any = None
     logprob: float | None = None
+    choice_logprobs: Mapping[str, float] | None = None
+    thinking: str | None = None
+    thinking_tokens: int | None = None
+    samples: tuple[Mapping[str, Any], ...] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)

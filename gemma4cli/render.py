@@ -62,7 +62,8 @@ class RenderJob:
                 asked,
                 recipe.prompts.system if item.system is None else item.system,
                 budget,
-                recipe.sampling.max_tokens,
+                recipe.sampling.most_tokens,
+                thinking=recipe.sampling.thinking_budget is not None,
             )
             ready = self.renderer.render(request)
         except Exception as error:

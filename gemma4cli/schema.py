@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from gemma4cli import strict_json
+from gemma4cli.answers import sample_fields
 from gemma4cli.records import Row, Sampling
 from gemma4cli.shapes import CORNERS, Form, Shape, shape_of
 
@@ -27,7 +28,8 @@ _TYPES = {
     "float": pa.float64(),
     "tuple[Mapping[str, Any], ...]": pa.list_(pa.struct(_SEGMENT)),
 }
-ANSWER_FIELDS = ("answer", "logprob")  # of a Row, columns only where a run asks for them
+# Of a Row, columns only where a run asks for them.
+ANSWER_FIELDS = ("answer", "logprob", "choice_logprobs", "thinking", "thinking_tokens", "samples")
 ROW_FIELDS = tuple(field.name for field in fields(Row) if field.name not in (*ANSWER_FIELDS, "extra"))
 # The row_index of the row whose answer a row has been given; a column of its own, where that is done at all.
 DUPLICATE_OF = "duplicate_of"
@@ -52,13 +54,30 @@ def row_columns() -> list[pa.Field]:
 
 
 def answer_columns(sampling: Sampling) -> list[pa.Field]:
-    """The columns of `ANSWER_FIELDS` that a run has: typed answers, and how likely the answers were."""
+    """The columns of `ANSWER_FIELDS` that a run has: typed answers, how likely they were, thoughts, samples."""
     constraint, columns = sampling.constraint, []
+    types = {
+        "text": pa.string(),
+        "logprob": pa.float64(),
+        "finish_reason": pa.string(),
+        "output_tokens": pa.int64(),
+        "thinking": pa.string(),
+        "thinking_tokens": pa.int64(),
+    }
     if constraint is not None and constraint.schema is not None:
-        columns.append(pa.field("answer", arrow_type(shape_of(json.loads(constraint.schema)))))
+        types["answer"] = arrow_type(shape_of(json.loads(constraint.schema)))
+        columns.append("answer")
     if sampling.logprobs:
-        columns.append(pa.field("logprob", pa.float64()))
-    return columns
+        columns.append("logprob")
+        if constraint is not None and constraint.choices is not None:
+            types["choice_logprobs"] = pa.struct([pa.field(choice, pa.float64()) for choice in constraint.choices])
+            columns.append("choice_logprobs")
+    if sampling.thinking_budget is not None:
+        columns += ["thinking", "thinking_tokens"]
+    if sampling.n is not None:
+        types["samples"] = pa.list_(pa.struct([pa.field(name, types[name]) for name in sample_fields(sampling)]))
+        columns.append("samples")
+    return [pa.field(name, types[name]) for name in columns]
 
 
 def arrow_type(shape: Shape) -> pa.DataType:

@@ -75,6 +75,8 @@ class Stats:
             self.finish[row.finish_reason or "none"] += 1
         for name in ("prompt", "image", "audio", "video", "output"):
             self.tokens[name] += getattr(row, f"{name}_tokens") or 0
+        if row.thinking_tokens:
+            self.tokens["thinking"] += row.thinking_tokens
         for name in ("decode", "render", "queue", "generate"):
             self.busy_ms[name] += getattr(row, f"{name}_ms") or 0.0
         self.pace.count(row, now)

@@ -69,15 +69,16 @@ def answered(recipe: Recipe, generation: Generation, facts: MediaFacts) -> dict[
         "finish_reason": "repetition" if loops(generation) else generation.finish_reason,
         "output_tokens": generation.output_tokens,
         "logprob": generation.logprob,
+        "choice_logprobs": generation.choice_logprobs,
+        "thinking": generation.thinking,
+        "thinking_tokens": generation.thinking_tokens,
     }
     if generation.failure is not None:
         return said | failed(generation.failure)
     said["text"] = answer(generation.text or "")
-    sampling = recipe.sampling
-    if sampling.constraint is None:
-        return said
+    said["samples"] = answers.samples(recipe.sampling, generation, facts)
     try:
-        return said | {"answer": answers.read(sampling.constraint, generation, facts, sampling.max_tokens)}
+        return said | {"answer": answers.read(recipe.sampling, generation, facts)}
     except ParseError as error:
         return said | failed(error.failure())
 
@@ -118,10 +119,10 @@ def another_try(
     sampling = config.recipe(item.task).sampling
     if loops(generation) and tries == 1:
         return less_repetitive(sampling)
-    if sampling.constraint is None or generation.failure is not None or tries > config.limits.answer_retries:
+    if generation.failure is not None or tries > config.limits.answer_retries:
         return None
     try:
-        answers.read(sampling.constraint, generation, facts, sampling.max_tokens)
+        answers.read(sampling, generation, facts)
     except ParseError as error:
         # What was cut off may be long because it repeats itself; other mistakes are a matter of the draw.
         again = less_repetitive(sampling)

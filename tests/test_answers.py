@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gemma4cli import answers
 from gemma4cli.errors import ParseError
-from gemma4cli.records import Constraint, Generation, MediaFacts
+from gemma4cli.records import Constraint, Generation, MediaFacts, Sampling
 
 THING = Constraint(
     schema=json.dumps(
@@ -21,11 +22,12 @@ THING = Constraint(
     )
 )
 CHOICE = Constraint(choices=("yes", "no"))
+PLAIN = Sampling(16, 1.0, 1.0, 0, 0)
 CODE = Constraint(regex="[A-Z]{2}[0-9]+")
 
 
 def read(constraint: Constraint, text: str | None, reason: str = "stop") -> Any:
-    return answers.read(constraint, Generation(0, text, reason, 1, 0.0, 0.0), MediaFacts(), 16)
+    return answers.read(replace(PLAIN, constraint=constraint), Generation(0, text, reason, 1, 0.0, 0.0), MediaFacts())
 
 
 def test_a_document_has_all_fields() -> None:

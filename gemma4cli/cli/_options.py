@@ -18,6 +18,7 @@ import typer
 
 INPUT, MODEL, ANSWER, MEDIA, OUTPUT = "Input", "Model", "Answer", "Media", "Output"
 LIMITS, FILES, TYPED = "Limits", "Files beside the rows", "Typed answers"
+DRAWN = "Thoughts and samples"
 
 
 def flag(*names: str, panel: str, help: str, **more: Any) -> Any:
@@ -266,7 +267,7 @@ class AnswerOptions(RunOptions):
             "--logprobs",
             panel=TYPED,
             help="A column logprob: the natural logarithm of how likely the answer was at temperature 1, among all "
-            "that the flags above allow.",
+            "that the flags above allow; with --choices a column choice_logprobs with that of each.",
         ),
     ] = False
     answer_retries: Annotated[
@@ -276,6 +277,23 @@ class AnswerOptions(RunOptions):
             panel=TYPED,
             metavar="N",
             help="Ask again up to N times for an answer that is none of these. Default: 1.",
+        ),
+    ] = None
+    n: Annotated[
+        int | None,
+        flag("--n", panel=DRAWN, metavar="N", help="Draw N answers to each row, for a column samples."),
+    ] = None
+    thinking: Annotated[
+        bool,
+        flag("--thinking", panel=DRAWN, help="Let the model think before it answers; its thoughts have a column."),
+    ] = False
+    thinking_budget: Annotated[
+        int | None,
+        flag(
+            "--thinking-budget",
+            panel=DRAWN,
+            metavar="N",
+            help="Tokens it may think for, on top of --max-tokens. Default: 1024.",
         ),
     ] = None
 

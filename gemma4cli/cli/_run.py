@@ -198,14 +198,15 @@ def _refuse_no_room(config: RunConfig, model: Model) -> None:
     from gemma4cli.errors import UsageError
 
     recipes = [config.recipe(None), *filter(None, (config.sound, config.summary))]
-    most = max(recipe.sampling.max_tokens for recipe in recipes)
+    most = max(recipe.sampling.most_tokens for recipe in recipes)
     context = model.context
     if config.engine == "vllm":
         context = config.engine_args.get("max_model_len", min(context, CONTEXT))
     if isinstance(context, int) and 0 < context <= most:
+        thought = "" if config.sampling.thinking_budget is None else " (with --thinking-budget)"
         way = f", or raise the context, up to {model.context}: --engine-arg max_model_len=N"
         raise UsageError(
-            f"--max-tokens {most} leaves no room for a prompt: the context is {context} tokens",
+            f"--max-tokens {most}{thought} leaves no room for a prompt: the context is {context} tokens",
             f"Lower it{way if context < model.context else ''}.",
         )
 

@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One row in the engine's terms: decoded media and texts in order, the prompt last."""
+    """One row in the engine's terms: decoded media and texts in order, the prompt last.
+
+    max_tokens: of all that may be generated for it.  thinking: whether the model is to think before it answers.
+    """
 
     row_index: int
     parts: tuple[Part, ...]
     system: str
     max_soft_tokens: int
     max_tokens: int
+    thinking: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ answers the same row with the same text whatever ran beside it. Settings come as
     hopeless_on=TEXT  the answer repeats itself whatever the sampling
     break_on=TEXT   the answer breaks off in its middle, unless it is drawn with another seed
     broken_on=TEXT  the answer breaks off in its middle whatever the seed
+    ponder_on=TEXT  the model thinks on until it is cut off, where it may think at all
     hang_on=TEXT    rendering such a row never ends
     crash_on=TEXT   rendering such a row kills the process that does it
 """
@@ -33,9 +34,9 @@ from typing import Any
 
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Deliver, EngineInput, Renderer, Request
-from gemma4cli.engine.fake_answers import text_of
+from gemma4cli.engine.fake_answers import choice_logprobs, text_of
 from gemma4cli.errors import EngineError, UsageError
-from gemma4cli.records import Failure, Generation, Kind, Rendered, Sampling, Stage, Tokens
+from gemma4cli.records import Failure, Generation, Kind, Rendered, Sample, Sampling, Stage, Tokens
 
 _TARGET = re.compile("output the string '(.+): '")  # the prompt that asks for a translation
 
@@ -56,6 +57,7 @@ class Behaviour:
     hopeless_on: str = ""
     break_on: str = ""
     broken_on: str = ""
+    ponder_on: str = ""
     hang_on: str = ""
     crash_on: str = ""
 
@@ -201,10 +203,36 @@ class FakeEngine:
         if _meets(self._behaviour.fail_on, answer):
             failure = Failure(Stage.ENGINE, "fake_failure", "failed, as --engine-arg fail_on asked")
             return Generation(rendered.row_index, None, None, 0, 0.0, elapsed_ms, failure)
-        text = answer.text
+        samples = tuple(self._sample(answer, sampling, i) for i in range(sampling.n or 1))
+        first, choices = samples[0], sampling.constraint.choices if sampling.constraint is not None else None
+        scores = choice_logprobs(choices, answer.number) if sampling.logprobs and choices is not None else None
+        return Generation(
+            rendered.row_index,
+            first.text,
+            first.finish_reason,
+            sum(sample.output_tokens for sample in samples),
+            0.0,
+            elapsed_ms,
+            logprob=first.logprob,
+            thinking=first.thinking,
+            thinking_tokens=first.thinking_tokens,
+            samples=samples if sampling.n is not None else (),
+            choice_logprobs=scores,
+        )
+
+    def _sample(self, answer: _Answer, sampling: Sampling, number: int) -> Sample:
+        seed, text = sampling.seed + number, answer.text if number == 0 else f"{answer.text}, sample {number}"
         if sampling.constraint is not None:
-            text = text_of(sampling.constraint, text, answer.number)
-        breaks = _meets(self._behaviour.break_on, answer) and sampling.seed == self._seed
+            text = text_of(sampling.constraint, text, answer.number + number)
+        thinking = thinking_tokens = None
+        if sampling.thinking_budget is not None:
+            endless = _meets(self._behaviour.ponder_on, answer)
+            thoughts = re.findall(r"\S+\s*", "What is there: " + answer.text)
+            kept = ["hm "] * sampling.most_tokens if endless else thoughts[: sampling.thinking_budget]
+            thinking, thinking_tokens = "".join(kept).strip(), len(kept)
+            if endless:
+                return Sample("", "length", len(kept), None, thinking, thinking_tokens)
+        breaks = _meets(self._behaviour.break_on, answer) and seed == self._seed
         if breaks or _meets(self._behaviour.broken_on, answer):
             text = text[: len(text) // 2]
         words = re.findall(r"\S+\s*", text)
@@ -213,10 +241,9 @@ class FakeEngine:
             words = ["and ", "so ", "on "] * sampling.max_tokens
         kept = words[: sampling.max_tokens]
         reason = "stop" if len(kept) == len(words) else "length"
-        logprob = -0.125 * len(kept) if sampling.logprobs else None
-        return Generation(
-            rendered.row_index, "".join(kept).strip(), reason, len(kept), 0.0, elapsed_ms, logprob=logprob
-        )
+        logprob = -0.125 * len(kept) if sampling.logprobs or sampling.n is not None else None
+        tokens = len(kept) + (thinking_tokens or 0)
+        return Sample("".join(kept).strip(), reason, tokens, logprob, thinking, thinking_tokens)
 
 
 def _meets(fault: str, answer: _Answer) -> bool:

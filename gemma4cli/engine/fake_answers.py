@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemma4cli.records import Constraint
@@ -25,6 +26,12 @@ def text_of(constraint: Constraint, said: str, number: int) -> str:
         return said
     schema = json.loads(constraint.schema)
     return json.dumps(_document(schema, schema, said, number, 0), ensure_ascii=False)
+
+
+def choice_logprobs(choices: Sequence[str], number: int) -> dict[str, float]:
+    """How likely each choice is: the one that is made half as likely as all, the others share the rest."""
+    made, others = choices[number % len(choices)], len(choices) - 1
+    return {choice: math.log(0.5 if choice == made else 0.5 / others) if others else 0.0 for choice in choices}
 
 
 def _document(node: Any, root: Mapping[str, Any], said: str, number: int, depth: int) -> Any:

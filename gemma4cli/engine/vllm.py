@@ -13,11 +13,14 @@ import multiprocessing
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Deliver, Renderer
+from gemma4cli.engine.vllm_choices import ChoiceScorer
+from gemma4cli.engine.vllm_outputs import OutputReader
 from gemma4cli.engine.vllm_render import VllmRenderer, first_lines
 from gemma4cli.engine.vllm_sampling import refuse_constraint, sampling_params
 from gemma4cli.engine.vllm_settings import OWNED, engine_settings, prepare_environment
@@ -29,10 +32,16 @@ from gemma4cli.records import Failure, Generation, Rendered, Sampling, Stage
 class VllmEngine:
     """An embedded vLLM. `configured` makes one without loading weights."""
 
-    def __init__(self, vllm_config: Any, settings: Mapping[str, Any], device: str) -> None:
+    def __init__(self, vllm_config: Any, settings: Mapping[str, Any], device: str, sampling: Sampling) -> None:
+        from vllm.tokenizers import cached_tokenizer_from_config
+
         self._config = vllm_config
         self._settings = settings
         self._device = device
+        tokenizer = cached_tokenizer_from_config(vllm_config.model_config)
+        self._reader = OutputReader(tokenizer)
+        self._scorer = ChoiceScorer(tokenizer, vllm_config.model_config)
+        self._samples = sampling.n or 1
         self.renderer: Renderer = VllmRenderer(vllm_config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -73,13 +82,13 @@ class VllmEngine:
             raise UsageError(f"vLLM refuses these settings: {first_lines(error)}", "See --engine-arg.") from None
         except OSError as error:
             raise ModelError(f"{model.name} cannot be read: {first_lines(error)}") from error
-        engine = cls(vllm_config, settings, current_platform.get_device_name())
+        engine = cls(vllm_config, settings, current_platform.get_device_name(), config.sampling)
         refuse_constraint(config.sampling, vllm_config)
         return engine
 
     @property
     def sequences(self) -> int:
-        return int(self._config.scheduler_config.max_num_seqs)
+        return max(1, int(self._config.scheduler_config.max_num_seqs) // self._samples)
 
     @property
     def capacity(self) -> int:
@@ -137,9 +146,20 @@ class VllmEngine:
     async def _generate(self, rendered: Rendered, sampling: Sampling) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        async def ask(tokens: tuple[int, ...], params: Any) -> Any:
+            ids = rendered.payload["prompt_token_ids"]
+            return await self._output(
+                {**rendered.payload, "prompt_token_ids": [*ids, *tokens]}, params, f"{rendered.row_index}{tokens}"
+            )
+
         try:
-            outputs = self._llm.generate(rendered.payload, sampling_params(sampling), str(rendered.row_index))
-            (output,) = [output async for output in outputs]  # FINAL_ONLY: there is one
+            params = sampling_params(sampling, self._scorer.top(sampling))
+            thinks = sampling.thinking_budget is not None
+            output = await self._output(rendered.payload, params, str(rendered.row_index), thinks=thinks)
+            prompt, own = rendered.payload["prompt_token_ids"], output.outputs[0]
+            generation = self._reader.generation(rendered.row_index, prompt, output, sampling)
+            thoughts = self._reader.thoughts(prompt, own.token_ids)
+            scores = await self._scorer.scores(sampling, own, thoughts, ask)
         except EngineDeadError as error:
             if not self._dead:
                 self._dead = True
@@ -150,8 +170,20 @@ class VllmEngine:
             failure = Failure(Stage.ENGINE, "rejected", f"vLLM refused the row: {first_lines(cause)}")
             self._deliver(Generation(rendered.row_index, None, None, 0, 0.0, 0.0, failure))
             return
-        self._finished += len(output.outputs[0].token_ids)
-        self._deliver(_generation(rendered.row_index, output))
+        self._finished += generation.output_tokens
+        self._deliver(generation if scores is None else replace(generation, choice_logprobs=scores))
+
+    async def _output(self, payload: Any, params: Any, name: str, thinks: bool = False) -> Any:
+        """vLLM's output for one request. A constraint holds from the start, or from the end of its thoughts."""
+        outputs = self._llm.generate(
+            payload,
+            params,
+            name,
+            reasoning_ended=None if thinks else True,
+            reasoning_parser_kwargs={"chat_template_kwargs": {"enable_thinking": True}} if thinks else None,
+        )
+        (output,) = [output async for output in outputs]  # FINAL_ONLY: there is one
+        return output
 
     def close(self) -> None:
         gc.unfreeze()  # libraries whose objects are still there at the interpreter's end complain of them
@@ -180,19 +212,6 @@ class VllmEngine:
     def _on_loop(self, coroutine: Any) -> Future[None]:
         assert self._loop is not None, "the engine is not running"
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-
-def _generation(row_index: int, output: Any) -> Generation:
-    completion, metrics = output.outputs[0], output.metrics
-    return Generation(
-        row_index,
-        text=completion.text,
-        finish_reason=completion.finish_reason,
-        output_tokens=len(completion.token_ids),
-        queue_ms=(metrics.scheduled_ts - metrics.queued_ts) * 1000,
-        generate_ms=(metrics.last_token_ts - metrics.scheduled_ts) * 1000,
-        logprob=completion.cumulative_logprob,
-    )
 
 
 def _distribution_version() -> str:

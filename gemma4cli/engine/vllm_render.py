@@ -91,7 +91,7 @@ class VllmRenderer:
             kind = {Image: "image", Audio: "audio", Video: "video"}[type(part)]
             content.append((kind, ""))
             media.setdefault(kind, []).append(part)
-        prompt, token_ids = self._tokenized(request.system, tuple(content))
+        prompt, token_ids = self._tokenized(request.system, tuple(content), request.thinking)
         if not media:
             return {**tokens_input(list(token_ids), prompt=prompt), "arrival_time": time.time()}
         # The engine keeps what it has encoded under this name, also after the row: no other row may ever bear it.
@@ -101,14 +101,16 @@ class VllmRenderer:
         (payload,) = self._renderer.render_cmpl([_prompt(prompt, media, request.max_soft_tokens, name)])
         return payload
 
-    def _tokenize(self, system: str, content: tuple[tuple[str, str], ...]) -> tuple[str, tuple[int, ...]]:
+    def _tokenize(
+        self, system: str, content: tuple[tuple[str, str], ...], thinking: bool
+    ) -> tuple[str, tuple[int, ...]]:
         """The chat template's text, and its tokens, with one for each medium. Most rows of a job have the same."""
         parts = [{"type": kind, "text": text} if kind == "text" else {"type": kind} for kind, text in content]
         messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
         if system:
             messages.insert(0, {"role": "system", "content": system})
         prompt = self._renderer.get_tokenizer().apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
+            messages, tokenize=False, add_generation_prompt=True, enable_thinking=thinking
         )
         (tokenized,) = self._renderer.render_cmpl([{"prompt": prompt}])
         return prompt, tuple(tokenized["prompt_token_ids"])

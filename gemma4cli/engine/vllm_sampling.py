@@ -12,8 +12,11 @@ from gemma4cli.records import Sampling
 from gemma4cli.schemas import nodes
 
 
-def sampling_params(sampling: Sampling) -> Any:
-    """Parameters for one row: vLLM writes into them what it makes of the constraint."""
+def sampling_params(sampling: Sampling, top: int = 0) -> Any:
+    """Parameters for one row: vLLM writes into them what it makes of the constraint.
+
+    top: of how many of the likeliest tokens the probability is told, where sampling asks for any.
+    """
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
     constraint, structured = sampling.constraint, None
@@ -21,14 +24,30 @@ def sampling_params(sampling: Sampling) -> Any:
         choices = None if constraint.choices is None else list(constraint.choices)
         structured = StructuredOutputsParams(json=constraint.schema, choice=choices, regex=constraint.regex)
     return SamplingParams(
-        max_tokens=sampling.max_tokens,
+        n=sampling.n or 1,
+        max_tokens=sampling.most_tokens,
+        thinking_token_budget=sampling.thinking_budget,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
         seed=sampling.seed,
         repetition_penalty=sampling.repetition_penalty,
         structured_outputs=structured,
-        logprobs=0 if sampling.logprobs else None,  # of the tokens that were drawn alone
+        logprobs=top if sampling.logprobs or sampling.n is not None else None,  # 0: of tokens that were drawn alone
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def look_params(texts: list[str], top: int) -> Any:
+    """Parameters that show what may come next, of `top` tokens that begin one of `texts`. One may be empty: the end."""
+    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+    return SamplingParams(
+        max_tokens=1,
+        temperature=0.0,
+        structured_outputs=StructuredOutputsParams(choice=texts),
+        logprobs=top,
+        detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 

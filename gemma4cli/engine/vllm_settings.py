@@ -22,6 +22,7 @@ OWNED = {
     "enable_log_requests": "-v",
     "disable_log_stats": "-v",
     "runner": "nothing",
+    "reasoning_parser": "--thinking",
     "data_parallel_size": "nothing yet: one engine runs at a time",
 }
 CONTEXT = 8192  # tokens; beyond it KV memory goes to length that captions and transcripts do not use
@@ -58,6 +59,15 @@ def engine_settings(config: RunConfig, model: Model, platform: Any) -> dict[str,
         "enable_prefix_caching": False,
         "seed": 0,
     }
+    sampling = config.sampling
+    if sampling.thinking_budget is not None:
+        settings["reasoning_parser"] = "gemma4"  # a constraint then holds for what follows the thoughts
+    if sampling.logprobs and sampling.constraint is not None and sampling.constraint.choices is not None:
+        # As many tokens as can begin a choice: each of its bytes may end one, or two, for a letter is a byte as well.
+        settings["max_logprobs"] = max(20, 2 * sum(len(choice.encode()) for choice in sampling.constraint.choices) + 8)
+        settings["enable_prefix_caching"] = True
+    if sampling.n is not None and sampling.n > 1:
+        settings["enable_prefix_caching"] = True  # the samples of a row have its prompt in common
     if platform.is_cpu():
         settings |= {"max_num_seqs": 16, "max_num_batched_tokens": 4096, "enforce_eager": True}
     elif platform.is_cuda():

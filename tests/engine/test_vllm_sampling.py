@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import queue
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from gemma4cli.engine.vllm_sampling import refuse_constraint
 from gemma4cli.errors import EngineError, UsageError
 from gemma4cli.media.decoded import Image
 from gemma4cli.records import Constraint, Generation, MediaFacts, Rendered, Sampling
-from gemma4cli.tiny import prompts, scenes
+from gemma4cli.tiny import CHECKPOINT, prompts, scenes
 
 # The warnings of torch and transformers are not ours to mend.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -27,6 +29,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 SCENES = [scenes.random_scene(seed) for seed in range(600_000, 600_060)]
 GREEDY = Sampling(64, 0.0, 1.0, 0, 0)
 COLOURS = tuple(scenes.COLOURS)
+LABELS = (*COLOURS, "red cross", "grey", "greenish grey", "blueberry", "b", "yellow-green", "blau", "grün")
 SCENE = Constraint(
     schema=json.dumps(
         {
@@ -37,6 +40,7 @@ SCENE = Constraint(
         }
     )
 )
+TYPED = replace(GREEDY, constraint=SCENE)
 
 
 @dataclass
@@ -47,10 +51,11 @@ class Asker:
     events: queue.SimpleQueue[Generation | EngineError]
 
     def ask(self, asked: str, sampling: Sampling, shown: list[scenes.Scene] = SCENES) -> list[Generation]:
+        thinks = sampling.thinking_budget is not None
         for i, scene in enumerate(shown):
             pixels = np.array(scenes.draw(scene))
             part = Image(pixels, pixels.shape[1], pixels.shape[0])
-            ready = self.engine.renderer.render(Request(i, (part, asked), "", 70, 64))
+            ready = self.engine.renderer.render(Request(i, (part, asked), "", 70, 64, thinks))
             self.engine.submit(
                 Rendered(i, ready.payload, ready.nbytes, ready.tokens, MediaFacts(), "", 0.0, 0.0), sampling
             )
@@ -63,14 +68,24 @@ class Asker:
         return [found[i] for i in range(len(shown))]
 
 
-def configured() -> VllmEngine:
-    told = config.build("annotate", config.Overrides(model="tiny", prompt="?", max_soft_tokens=70))
-    return VllmEngine.configured(told, models.find("tiny"), False)
+def configured(folder: Path) -> VllmEngine:
+    """tiny, which where it may think finds a thought begun: it has not learnt to begin one."""
+    shutil.copytree(CHECKPOINT, folder)
+    template = folder / "chat_template.jinja"
+    begun = "{%- if add_generation_prompt and enable_thinking -%}{{- '<|channel>' -}}{%- endif -%}"
+    template.write_text(template.read_text() + begun)
+    told = config.build(
+        "annotate",
+        config.Overrides(
+            model=str(folder), prompt="?", max_soft_tokens=70, thinking=True, logprobs=True, choices=",".join(LABELS)
+        ),
+    )
+    return VllmEngine.configured(told, models.find(str(folder)), False)
 
 
 @pytest.fixture(scope="module")
-def asker() -> Iterator[Asker]:
-    engine, events = configured(), queue.SimpleQueue[Any]()
+def asker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
+    engine, events = configured(tmp_path_factory.mktemp("model") / "tiny"), queue.SimpleQueue[Any]()
     engine.start(events.put)
     yield Asker(engine, events)
     engine.close()
@@ -80,7 +95,7 @@ def test_a_schema_keeps_answers_valid_and_as_right_as_free_ones(asker: Asker) ->
     free = asker.ask(prompts.JSON_ANSWER[0], GREEDY)
     typed = asker.ask(prompts.JSON_ANSWER[0], replace(GREEDY, constraint=SCENE))
     expected = [json.loads(scene.json_answer) for scene in SCENES]
-    values = [answers.read(SCENE, each, MediaFacts(), 64) for each in typed]
+    values = [answers.read(TYPED, each, MediaFacts()) for each in typed]
     right = sum(
         {**value, "relation": json.loads(value["relation"])} == truth
         for value, truth in zip(values, expected, strict=True)
@@ -92,7 +107,7 @@ def test_a_schema_holds_where_the_model_would_say_something_else(asker: Asker) -
     hot = replace(GREEDY, constraint=SCENE, temperature=2.0)
     for each in asker.ask(prompts.DESCRIBE_IMAGE[0], hot, SCENES[:20]):
         if each.finish_reason == "stop":
-            assert set(answers.read(SCENE, each, MediaFacts(), 64)) == {"shape", "colour", "relation"}
+            assert set(answers.read(TYPED, each, MediaFacts())) == {"shape", "colour", "relation"}
 
 
 def test_choices_are_kept_to_with_probabilities_among_them(asker: Asker) -> None:
@@ -117,10 +132,97 @@ def test_choices_are_kept_to_with_probabilities_among_them(asker: Asker) -> None
     assert math.exp(drawn.logprob or 0.0) > 0.25  # the likelier of two ways to say two words
 
 
+def expected_logprobs(scene: scenes.Scene, asked: str, choices: tuple[str, ...]) -> dict[str, float]:
+    """The same by transformers, with every way to spell every choice followed to its end."""
+    import torch
+
+    from gemma4cli.engine.choice_scores import spellings
+    from gemma4cli.records import Kind
+    from gemma4cli.tiny.reference import Reference
+
+    reference = Reference()
+    inputs = reference.inputs(Kind.IMAGE, [np.array(scenes.draw(scene))], [asked], 70)
+    tokenizer = reference.processor.tokenizer
+    spelled = spellings(tokenizer.get_vocab(), set(tokenizer.all_special_ids), choices)
+    ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<turn|>")]
+    found = dict.fromkeys(choices, 0.0)
+
+    def follow(so_far: list[int], said: bytes, share: float) -> None:
+        if share < 1e-7:
+            return
+        more = torch.tensor([so_far], dtype=torch.long)
+        given = {**inputs, "input_ids": torch.cat([inputs["input_ids"], more], 1)}
+        given["attention_mask"] = torch.ones_like(given["input_ids"])
+        kinds = inputs["mm_token_type_ids"]
+        given["mm_token_type_ids"] = torch.cat([kinds, torch.zeros((1, len(so_far)), dtype=kinds.dtype)], 1)
+        with torch.inference_mode():
+            logits = reference.model(**given).logits[0, -1].float()
+        nexts = [t for t, data in spelled.items() if any(c.encode().startswith(said + data) for c in choices)]
+        allowed = [*nexts, *(ends if said.decode(errors="replace") in choices else [])]
+        for token, part in zip(allowed, torch.softmax(logits[allowed], 0).tolist(), strict=True):
+            if token in ends:
+                found[said.decode()] += share * part
+            else:
+                follow([*so_far, token], said + spelled[token], share * part)
+
+    follow([], b"", 1.0)
+    return found
+
+
+def test_the_probability_of_every_choice_is_known(asker: Asker) -> None:
+    alone = [scene for scene in SCENES if len(scene.things) == 1][:2]
+    limited = replace(GREEDY, constraint=Constraint(choices=LABELS), logprobs=True)
+    for asked in ("What colour is it?", "Which fruit?"):
+        found = asker.ask(asked, limited, alone)
+        for each, scene in zip(found, alone, strict=True):
+            assert each.choice_logprobs is not None
+            shares = {choice: math.exp(logprob) for choice, logprob in each.choice_logprobs.items()}
+            assert sum(shares.values()) == pytest.approx(1)
+            assert shares == pytest.approx(expected_logprobs(scene, asked, LABELS), abs=0.03)
+            assert math.exp(each.logprob or 0.0) <= shares[each.text or ""] + 1e-3
+
+
+def test_samples_differ_by_their_seeds_and_come_again(asker: Asker) -> None:
+    drawn = replace(GREEDY, temperature=2.0, n=4)
+    asked = "Which fruit is it?"
+    first, again = (asker.ask(asked, drawn, SCENES[:8]) for _ in range(2))
+    assert [each.samples for each in first] == [each.samples for each in again]
+    assert len({sample.text for each in first for sample in each.samples}) > 12
+    (alone,) = asker.ask(asked, replace(drawn, n=None, seed=1), SCENES[:1])
+    assert first[0].samples[1].text == alone.text
+    for each in first:
+        assert (each.text, each.logprob) == (each.samples[0].text, each.samples[0].logprob)
+        assert each.output_tokens == sum(sample.output_tokens for sample in each.samples)
+        assert all(sample.logprob is not None and sample.logprob < 0 for sample in each.samples)
+
+
+def test_thoughts_end_at_their_budget_and_stay_out_of_the_answer(asker: Asker) -> None:
+    """tiny thinks what it would have said, and is made to answer after four tokens of it."""
+    thinking = replace(TYPED, thinking_budget=4)
+    (plain,) = asker.ask(prompts.DESCRIBE_IMAGE[0], GREEDY, SCENES[:1])
+    for each in asker.ask(prompts.DESCRIBE_IMAGE[0], thinking, SCENES[:8]):
+        assert each.thinking is not None
+        assert (each.text or "").startswith("{")
+        assert each.thinking_tokens is not None
+        assert each.thinking_tokens == 5  # with the mark that ends them
+        assert each.output_tokens > each.thinking_tokens
+        if each.finish_reason == "stop":
+            assert set(answers.read(thinking, each, MediaFacts())) == {"shape", "colour", "relation"}
+    assert plain.thinking is None
+    limited = replace(GREEDY, thinking_budget=4, constraint=Constraint(choices=COLOURS), logprobs=True, n=1)
+    for each in asker.ask("What colour is it?", limited, SCENES[:4]):
+        assert each.text in COLOURS
+        assert each.choice_logprobs is not None
+        assert sum(map(math.exp, each.choice_logprobs.values())) == pytest.approx(1)
+        assert each.logprob is not None
+        assert each.logprob <= each.choice_logprobs[each.text] + 1e-2
+        assert each.samples[0].thinking == each.thinking
+
+
 def test_a_pattern_is_kept_to(asker: Asker) -> None:
     sampling = replace(GREEDY, constraint=Constraint(regex="[A-Z]{2}-[0-9]{3}"))
     for each in asker.ask("What is this?", sampling, SCENES[:8]):
-        assert answers.read(sampling.constraint or SCENE, each, MediaFacts(), 64) is None
+        assert answers.read(sampling, each, MediaFacts()) is None
 
 
 @pytest.mark.parametrize(
