@@ -1,20 +1,19 @@
 """What a run is told to do: the defaults of its task, overridden by whatever the user set.
 
-Defaults live in `configs/<task>.toml`, which travels in the wheel. A value that the user did not set is None here
+Defaults live in `configs/tasks/<task>.toml`, which travels in the wheel. A value that the user did not set is None here
 and never overrides. Every refusal is a `UsageError` that names the flag.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from gemma4cli import flag_values, recipes
+from gemma4cli import flag_values, recipe_files, recipes
 from gemma4cli.errors import UsageError
 from gemma4cli.gemma import MAX_AUDIO_SECONDS, MAX_FRAMES
 from gemma4cli.media.options import MediaOptions
@@ -22,6 +21,9 @@ from gemma4cli.recipes import Prompts, Recipe
 from gemma4cli.records import Kind, Sampling
 from gemma4cli.speech.spans import SHORTEST_S
 
+MOST_OUTPUTS = 32
+_OUTPUT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+_TAKEN = frozenset({"feature", "dtype"})  # `datasets` would misread a field that is called so
 BUCKET_ORDER, INPUT_ORDER = "bucket", "input"
 TASKS = ("caption", "transcribe", "annotate")
 
@@ -103,6 +105,7 @@ class RunConfig:
     translate_to: the language that transcripts are translated into; None leaves them as they are.
     sound: how the sound track of a video is transcribed beside the answer; None leaves it unheard.
     summary: how the answers to a video's windows are summed up; None puts them one below the other.
+    outputs: what each row is asked, by name, where that is several things; empty where it is one.
     order: how rows follow one another through the engine; the output is in the order of the input whatever it is.
     """
 
@@ -118,6 +121,7 @@ class RunConfig:
     translate_to: str | None = None
     sound: Recipe | None = None
     summary: Recipe | None = None
+    outputs: Mapping[str, Recipe] = field(default_factory=dict)
     order: str = BUCKET_ORDER
 
     @property
@@ -126,16 +130,33 @@ class RunConfig:
         return self.task == "transcribe" or self.sound is not None or self.media.window is not None
 
     def recipe(self, task: str | None) -> Recipe:
-        """What an item is asked: a row, or a piece of one that has a task of its own."""
+        """What an item is asked: a row, or a piece of one that has a task of its own or is one of its outputs."""
+        if task is not None and task.startswith(recipes.OUTPUT):
+            return self.outputs[task.removeprefix(recipes.OUTPUT)]
         if task == recipes.SUMMARISE and self.summary is not None:
             return self.summary
         if task == recipes.TRANSCRIBE and self.sound is not None:
             return self.sound
         return Recipe(self.prompts, self.sampling)
 
+    def asks(self, task: str | None) -> tuple[Recipe, ...]:
+        """All that an item is asked at once: a whole row may be asked for several outputs."""
+        return tuple(self.outputs.values()) if task is None and self.outputs else (self.recipe(task),)
+
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens of all answers to a row, at most."""
+        return sum(each.sampling.most_tokens * (each.sampling.n or 1) for each in self.asks(None))
+
+    @property
+    def longest_answer(self) -> int:
+        """Tokens of one answer, at most."""
+        return max(each.sampling.most_tokens for each in self.asks(None))
+
     def as_dict(self) -> dict[str, Any]:
         """What the output's metadata and the run summary say about how the rows were made."""
         more = {name: recipe for name, recipe in (("sound", self.sound), ("summary", self.summary)) if recipe}
+        more |= {f"{recipes.OUTPUT}{name}": recipe for name, recipe in self.outputs.items()}
         return {
             "task": self.task,
             "model": self.model,
@@ -153,7 +174,10 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the user set; None leaves the task's default."""
+    """What the user set; None leaves the task's default.
+
+    outputs: by name, what is set for one output alone, by the names of these fields.
+    """
 
     model: str | None = None
     engine: str | None = None
@@ -201,14 +225,13 @@ class Overrides:
     max_engine_deaths: int | None = None
     grace: float | None = None
     max_failures: str | None = None
+    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @cache
 def defaults(task: str) -> dict[str, Any]:
-    """The parsed `configs/<task>.toml`."""
-    packaged = files("gemma4cli") / "configs" / f"{task}.toml"
-    source = packaged if packaged.is_file() else Path(__file__).parent.parent / "configs" / f"{task}.toml"
-    return tomllib.loads(source.read_text(encoding="utf-8"))
+    """The parsed `configs/tasks/<task>.toml`."""
+    return tomllib.loads((recipe_files.folder() / "tasks" / f"{task}.toml").read_text(encoding="utf-8"))
 
 
 def build(task: str, user: Overrides) -> RunConfig:
@@ -264,6 +287,7 @@ def build(task: str, user: Overrides) -> RunConfig:
         translate_to=user.translate_to and user.translate_to.strip(),
         sound=recipes.of_sound(defaults("transcribe"), user.language) if user.with_audio else None,
         summary=recipes.of_summary(base, user) if user.summarise else None,
+        outputs={name: _output(base, user, name) for name in user.outputs},
         order=flag_values.one_of("--order", user.order or BUCKET_ORDER, (BUCKET_ORDER, INPUT_ORDER)),
     )
 
@@ -280,10 +304,37 @@ def _refuse_contradictions(task: str, user: Overrides) -> None:
         raise UsageError("--language is about what is spoken", "Add --with-audio, or ask for it in --prompt.")
     if user.thinking_budget is not None and not user.thinking:
         raise UsageError("--thinking-budget is about thinking, which is off", "Add --thinking.")
+    if user.outputs:
+        _refuse_beside_outputs(task, user)
     if user.window is not None:
         for flag in ("schema", "choices", "regex", "logprobs", "n", "thinking"):
             if getattr(user, flag):
                 raise UsageError(f"--{flag} is about one answer, and --window makes several", "Leave one of them out.")
+
+
+def _refuse_beside_outputs(task: str, user: Overrides) -> None:
+    """What is about one answer to a row says nothing where each row has several."""
+    if task == "transcribe":
+        raise UsageError("transcribe has one output, the transcript", 'Use task = "annotate" with outputs.')
+    for name in ("prompt", "schema", "choices", "regex", "window", "with_audio"):
+        if getattr(user, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is about one answer, and outputs make several", "Leave one of them out.")
+    if len(user.outputs) > MOST_OUTPUTS:
+        raise UsageError(f"{len(user.outputs)} outputs are too many", f"A row can have {MOST_OUTPUTS}.")
+
+
+def _output(base: Mapping[str, Any], user: Overrides, name: str) -> Recipe:
+    """What one of the outputs is asked: the run's settings with its own over them."""
+    if not _OUTPUT_NAME.fullmatch(name) or name in _TAKEN:
+        raise UsageError(f"outputs.{name} cannot be the name of a column", "Use letters, digits and _.")
+    try:
+        recipe = recipes.of_task(base, replace(user, **user.outputs[name]))
+    except UsageError as error:
+        raise UsageError(f"outputs.{name}: {error}", error.hint) from None
+    if recipe.prompts.text is None and not recipe.prompts.by_kind:
+        raise UsageError(f"outputs.{name} has no prompt", "Say what the model is to do with each row.")
+    return recipe
 
 
 def _asked(prompts: Prompts) -> str | dict[str, str]:

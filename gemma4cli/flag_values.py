@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TypeVar
 
 from gemma4cli.errors import UsageError
+from gemma4cli.escaping import printable
 from gemma4cli.gemma import BUDGETS
 
 T = TypeVar("T")
 
 MIX = "mix"
+_LONGEST_TEXT = 1 << 20  # bytes of a prompt's file
 _SIDES = ("left", "right")
 _CLOCK = re.compile(r"(?:(?:(\d+):)?(\d{1,2}):)?(\d+(?:\.\d*)?)")
 
@@ -84,7 +87,13 @@ def max_failures(text: str | None) -> int | float | None:
 
 
 def choices(text: str) -> tuple[str, ...]:
-    """Texts between commas, or the lines of a file: `yes,no`, `@labels.txt`. Empty lines do not count."""
+    """Texts between commas, as a list in JSON, or the lines of a file: `yes,no`, `["a, b"]`, `@labels.txt`.
+
+    Empty lines do not count.
+    """
+    listed = _listed(text)
+    if listed is not None:
+        return listed
     try:
         parts = Path(text[1:]).read_text(encoding="utf-8-sig").splitlines() if text.startswith("@") else text.split(",")
     except (OSError, UnicodeDecodeError) as error:
@@ -94,10 +103,41 @@ def choices(text: str) -> tuple[str, ...]:
     found = [part for part in found if part] if text.startswith("@") else found
     if not found or not all(found):
         raise UsageError(f"--choices {text!r} has an empty choice", "Example: --choices cat,dog,neither")
+    return _once(found)
+
+
+def _listed(text: str) -> tuple[str, ...] | None:
+    """The texts of a list in JSON; None where it is none."""
+    try:
+        found = json.loads(text) if text.startswith("[") else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        return None
+    parts = [each.strip() for each in found]
+    if not parts or not all(parts):
+        raise UsageError(f"--choices {text} has an empty choice", "Example: --choices cat,dog,neither")
+    return _once(parts)
+
+
+def _once(found: list[str]) -> tuple[str, ...]:
     double = next((part for i, part in enumerate(found) if part in found[:i]), None)
     if double is not None:
         raise UsageError(f"--choices has {double!r} twice", "Leave one of them out.")
     return tuple(found)
+
+
+def text_of(flag: str, path: str) -> str:
+    """The text of a file, without the line's end at its end."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_LONGEST_TEXT + 1)
+        if len(data) > _LONGEST_TEXT:
+            raise UsageError(f"{flag} {printable(path)} is too large", "A prompt has up to 1 MiB, and mostly far less.")
+        return data.decode("utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is no text in UTF-8"
+        raise UsageError(f"{flag} {printable(path)}: {reason}", "Name a text file.") from None
 
 
 def regex(text: str) -> str:

@@ -88,7 +88,8 @@ def forecast(
     planner, found = Planner(config), Forecast()
     fixed = _text_tokens(config.prompts.system) + _TURNS
     prompts = {kind: _text_tokens(config.prompts.by_kind.get(kind, "")) for kind in Kind}
-    asked = None if config.prompts.text is None else _text_tokens(config.prompts.text)
+    asks = [recipe.prompts.text for recipe in config.asks(None)]
+    asked = [None if text is None else _text_tokens(text) for text in asks]
     with Headers(config.kinds, config.media.options()) as headers:
         for item, probes in _probed(items, planner, headers):
             found.rows += 1
@@ -96,12 +97,14 @@ def forecast(
                 found.skipped += 1
                 continue
             loads = planner.loads(item, probes) if item.failure is None else ()
-            text = fixed + (asked if asked is not None else max((prompts[p.kind] for p in probes if p.kind), default=0))
+            usual = max((prompts[p.kind] for p in probes if p.kind), default=0)
+            texts = [fixed + (usual if text is None else text) for text in asked]
             if item.prompt is not None or item.system is not None or len(item.content) != len(loads):
-                text = _text_of(item, text, fixed)
-            inputs = _inputs(loads)
-            prompt = sum(load.tokens + load.around for load in loads) + text * inputs
-            failure = item.failure or _failure(probes, loads, model, config, prompt // inputs, context)
+                texts = [_text_of(item, text, fixed) for text in texts]
+            inputs, around = _inputs(loads), sum(load.tokens + load.around for load in loads)
+            prompt = around * len(texts) + sum(texts) * inputs
+            longest = around // inputs + max(texts)
+            failure = item.failure or _failure(probes, loads, model, config, longest, context)
             if failure is not None:
                 _add_failure(found, failure, item)
                 continue
@@ -117,9 +120,9 @@ def forecast(
             share.nbytes += nbytes
             for load in loads:
                 if load.kind is not None:
-                    found.tokens[load.kind] += load.tokens
-            found.tokens["text"] += prompt - sum(load.tokens for load in loads)
-            found.longest = max(found.longest, prompt // inputs)
+                    found.tokens[load.kind] += load.tokens * len(texts)
+            found.tokens["text"] += prompt - sum(load.tokens for load in loads) * len(texts)
+            found.longest = max(found.longest, longest)
             found.largest = max(found.largest, nbytes // inputs)
     return found
 
@@ -199,9 +202,9 @@ def _failure(
                 f"{load.fine:.0f} s of sound, by its header; the model hears {gemma.MAX_AUDIO_SECONDS} s at a time"
             )
             return Failure(Stage.RENDER, "audio_too_long", message)
-    if prompt + config.sampling.most_tokens > context:
+    if prompt + config.longest_answer > context:
         message = (
-            f"the prompt takes about {prompt:,} tokens, which leaves no room for {config.sampling.most_tokens} of "
+            f"the prompt takes about {prompt:,} tokens, which leaves no room for {config.longest_answer} of "
             f"output in a context of {context:,}"
         )
         return Failure(Stage.RENDER, "prompt_too_long", message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gemma4cli.errors import FetchError
 from gemma4cli.escaping import printable
 from gemma4cli.media import fetch
-from gemma4cli.records import Item, Kind, Media
+from gemma4cli.records import Constraint, Item, Kind, Media, Sampling
 
 if TYPE_CHECKING:
     from gemma4cli.config import RunConfig
@@ -134,14 +134,24 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
                 value = getattr(section, field.name)
                 flag = f"--{field.name.replace('_', '-')}"
                 found[flag] = value if isinstance(value, (int, float, str)) or value is None else str(value)
-    constraint = config.sampling.constraint
-    if constraint is not None:
-        choices = None if constraint.choices is None else json.dumps(constraint.choices, ensure_ascii=False)
-        found |= {"--schema": constraint.schema, "--choices": choices, "--regex": constraint.regex}
+    found |= _constraint(config.sampling, "--")
+    for name, recipe in config.outputs.items():
+        prompts = recipe.prompts
+        found[f"outputs.{name}.prompt"] = prompts.text or json.dumps(prompts.by_kind, ensure_ascii=False)
+        found |= {f"outputs.{name}.{setting}": value for setting, value in asdict(recipe.sampling).items()}
+        found |= _constraint(recipe.sampling, f"outputs.{name}.")
+        del found[f"outputs.{name}.constraint"]
     if found.pop("--auto-soft-tokens"):
         found["--max-soft-tokens"] = f"auto:{config.media.max_soft_tokens}"
     # What is not set is left out, so that a setting that a later version adds makes no difference until it is used.
     return {name: value for name, value in found.items() if value is not None and value is not False}
+
+
+def _constraint(sampling: Sampling, before: str) -> dict[str, Any]:
+    """What an answer may be, by names with `before` before them."""
+    constraint = sampling.constraint or Constraint()
+    choices = None if constraint.choices is None else json.dumps(constraint.choices, ensure_ascii=False)
+    return {f"{before}schema": constraint.schema, f"{before}choices": choices, f"{before}regex": constraint.regex}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

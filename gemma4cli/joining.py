@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gemma4cli.config import RunConfig
 from gemma4cli.recipes import SUMMARISE, TRANSCRIBE
@@ -15,6 +16,8 @@ from gemma4cli.records import Item, Kind, Row, Split, Status
 from gemma4cli.speech import Piece, Segment, Span, Transcript, join
 from gemma4cli.windows import groups, listed, said_in
 
+_SUMMED = ("prompt_tokens", "image_tokens", "audio_tokens", "video_tokens", "output_tokens",
+           "decode_ms", "render_ms", "queue_ms", "generate_ms")  # fmt: skip
 _PREVIOUS = 200  # characters of what was said before that a part of a sound is told
 
 Ready = list[tuple[int, Item]]  # pieces that can go, each with its place
@@ -74,37 +77,19 @@ class Pieces:
                     error_message=f"{self._named(place)}: {row.error_message}",
                     finish_reason=row.finish_reason,
                 )
-        whole = replace(whole, finish_reason=_worst(row.finish_reason for row in rows))
+        whole = replace(whole, finish_reason=worst(row.finish_reason for row in rows))
         return self._seen(whole) if self.split.windows else self._transcribed(whole)
 
     def _counted(self, rows: Sequence[Row]) -> Row:
         """The row with what its pieces took, and without an answer."""
-        first = rows[0]
+        whole = counted(self.item, rows)
         return replace(
-            first,
-            row_index=self.item.row_index,
+            whole,
             task=self.config.task,
-            status=Status.OK,
-            text=None,
-            segments=None,
-            transcript=None,
-            error_stage=None,
-            error_type=None,
-            error_message=None,
-            duration_s=first.duration_s if self.split.duration_s is None else self.split.duration_s,
-            decode_ms=self.split.decode_ms + sum(row.decode_ms or 0.0 for row in rows),
-            bucket="+".join(dict.fromkeys(row.bucket for row in rows if row.bucket)) or None,
-            attempts=max(self.split.attempts, *(row.attempts for row in rows)),
-            extra=self.item.extra,
-            prompt_tokens=sum(row.prompt_tokens or 0 for row in rows),
-            image_tokens=sum(row.image_tokens or 0 for row in rows),
-            audio_tokens=sum(row.audio_tokens or 0 for row in rows),
-            video_tokens=sum(row.video_tokens or 0 for row in rows),
+            duration_s=whole.duration_s if self.split.duration_s is None else self.split.duration_s,
+            decode_ms=self.split.decode_ms + (whole.decode_ms or 0.0),
+            attempts=max(self.split.attempts, whole.attempts),
             frames=sum(row.frames or 0 for row in rows) if self.split.windows else None,
-            output_tokens=sum(row.output_tokens or 0 for row in rows),
-            render_ms=sum(row.render_ms or 0.0 for row in rows),
-            queue_ms=sum(row.queue_ms or 0.0 for row in rows),
-            generate_ms=sum(row.generate_ms or 0.0 for row in rows),
         )
 
     def _transcribed(self, whole: Row) -> Row:
@@ -237,6 +222,33 @@ class Pieces:
         return "the pictures" if shown == 1 else times
 
 
+def counted(item: Item, rows: Sequence[Row]) -> Row:
+    """The row of an item with what its pieces took, and without an answer; in all else it is as the first of them."""
+    sums: dict[str, Any] = {name: sum(getattr(row, name) or 0 for row in rows) for name in _SUMMED}
+    return replace(
+        rows[0],
+        row_index=item.row_index,
+        extra=item.extra,
+        status=Status.OK,
+        text=None,
+        segments=None,
+        transcript=None,
+        error_stage=None,
+        error_type=None,
+        error_message=None,
+        finish_reason=None,
+        answer=None,
+        logprob=None,
+        choice_logprobs=None,
+        thinking=None,
+        thinking_tokens=sum(row.thinking_tokens or 0 for row in rows) or None,
+        samples=None,
+        bucket="+".join(dict.fromkeys(row.bucket for row in rows if row.bucket)) or None,
+        attempts=max(row.attempts for row in rows),
+        **sums,
+    )
+
+
 def segments_of(segments: Sequence[Segment], said: Sequence[Segment] | None = None) -> tuple[dict[str, object], ...]:
     """Segments as the output's column holds them; `said` holds what was said in them, by their starts."""
     if said is None:
@@ -267,7 +279,7 @@ def _tail(text: str) -> str:
     return end if len(text) <= _PREVIOUS or " " not in end else end.partition(" ")[2]
 
 
-def _worst(reasons: Iterable[str | None]) -> str | None:
+def worst(reasons: Iterable[str | None]) -> str | None:
     """The reason that a reader must know of: any piece that looped or was cut off makes the whole one that did."""
     found = set(reasons)
     return next((reason for reason in ("repetition", "length") if reason in found), "stop")

@@ -18,6 +18,7 @@ from gemma4cli.engine.base import Engine
 from gemma4cli.errors import EngineError, Interrupted, JobError, ParseError
 from gemma4cli.headers import Headers
 from gemma4cli.joining import Pieces, segments_of
+from gemma4cli.named_outputs import Outputs
 from gemma4cli.pending import Pending
 from gemma4cli.pool import RenderPool
 from gemma4cli.records import Generation, Item, Kind, MediaFacts, Rendered, Row, Split, Status, Unrendered
@@ -43,7 +44,7 @@ class _Flight:
 
     item: Item
     rendered: Rendered | None = None
-    whole: Pieces | None = None  # the row that this is the `place`th piece of
+    whole: Pieces | Outputs | None = None  # the row that this is the `place`th piece of
     place: int = 0
     tries: int = 1  # at an answer that goes round in circles, or is not what it has to be
     attempts: int = 0
@@ -129,7 +130,7 @@ def _rows(
         while (
             (more or pieces)
             and stop is None
-            and len(flights) < engine.capacity
+            and len(flights) + rendering * (len(config.asks(None)) - 1) < engine.capacity
             and rendering < 2 * pool.workers  # their sizes are not known yet
             and nbytes < BYTES_IN_FLIGHT
         ):
@@ -174,6 +175,15 @@ def _rows(
                 pieces.clear()
                 for row_index in [index for index, flight in flights.items() if flight.rendered is None]:
                     del flights[row_index]  # not begun: the next run does it
+            case Rendered() if event.asked and event.row_index in flights:
+                rendering -= 1
+                nbytes += event.nbytes
+                outputs = Outputs(config, flights.pop(event.row_index).item)
+                for place, (item, share) in enumerate(outputs.first(event)):
+                    (flight,) = _flights(outputs, [(place, item)], keys)
+                    flight.rendered = replace(share, row_index=flight.item.row_index)
+                    flights[flight.item.row_index] = flight
+                    engine.submit(flight.rendered, config.recipe(item.task).sampling)
             case Rendered() if event.row_index in flights:
                 rendering -= 1
                 flights[event.row_index].rendered = event
@@ -214,7 +224,7 @@ def _rows(
         raise Interrupted
 
 
-def _flights(whole: Pieces, ready: Iterable[tuple[int, Item]], keys: Iterator[int]) -> Iterator[_Flight]:
+def _flights(whole: Pieces | Outputs, ready: Iterable[tuple[int, Item]], keys: Iterator[int]) -> Iterator[_Flight]:
     return (_Flight(replace(item, row_index=next(keys)), None, whole, place) for place, item in ready)
 
 

@@ -114,7 +114,8 @@ def path() -> Path:
 
 
 def _key(config: RunConfig) -> str:
-    return f"{machine()}; {config.engine}; {config.model}; {config.task}"
+    several = f" with {len(config.outputs)} outputs" if config.outputs else ""
+    return f"{machine()}; {config.engine}; {config.model}; {config.task}{several}"
 
 
 def _document() -> dict[str, Any]:

@@ -13,8 +13,8 @@ from gemma4cli.records import Constraint, Kind, Sampling
 if TYPE_CHECKING:
     from gemma4cli.config import Overrides
 
-TRANSCRIBE, SUMMARISE = "transcribe", "summarise"
-"""What pieces of a row may be for, beside the task of the run."""
+TRANSCRIBE, SUMMARISE, OUTPUT = "transcribe", "summarise", "outputs."
+"""What pieces of a row may be for, beside the task of the run; OUTPUT is followed by an output's name."""
 THINKING_BUDGET = 1024  # tokens
 MOST_SAMPLES = 256  # of a row: as many as an engine works on at a time
 

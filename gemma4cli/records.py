@@ -77,7 +77,8 @@ class Item:
     extra: columns to carry to the output.
     failure: set when the row could not be read; such a row goes straight to the output.
     smaller: give the model less of it: the engine died on the whole.
-    task: of a piece of a row, what it is for where that is not the run's own task; None is that.
+    task: of a piece of a row, what it is for where that is not the run's own task, or which of the run's outputs it
+        is; None is the whole.
     previous: of a piece of a sound, the end of what was said before it, where the model is to know.
     """
 
@@ -150,6 +151,11 @@ class Tokens:
     audio: int = 0
     video: int = 0
 
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.prompt + other.prompt, self.image + other.image, self.audio + other.audio, self.video + other.video
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class MediaFacts:
@@ -185,6 +191,8 @@ class Rendered:
     """A row ready for the engine.
 
     payload: the engine's own, opaque to everybody else, about `nbytes` large.
+    asked: of a row that is asked several things, the tokens of each; `payload` then is a tuple with one for each, which
+        share what was made of the media, and `tokens` is their sum.
     bucket: what makes rows alike to the encoder, such as `image-280`, `audio-10s` or `video-32f`.
     """
 
@@ -197,6 +205,7 @@ class Rendered:
     decode_ms: float
     render_ms: float
     attempts: int = 1
+    asked: tuple[Tokens, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +284,7 @@ class Row:
     transcript: what was said, where that is not the text: beside a translation, or a description of a video.
     answer, logprob, choice_logprobs, thinking, thinking_tokens, samples: the text as a value, how likely it and the
         other choices were, what was thought before it, and all answers; columns only in runs that ask for them.
+    outputs: of a row that is asked several things, what came of each by its name; a column only in such runs.
     """
 
     row_index: int
@@ -311,4 +321,5 @@ class Row:
     thinking: str | None = None
     thinking_tokens: int | None = None
     samples: tuple[Mapping[str, Any], ...] | None = None
+    outputs: Mapping[str, Mapping[str, Any]] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -14,7 +14,19 @@ from gemma4cli.engine.base import Renderer, Request
 from gemma4cli.errors import DecodeError, FetchError, RenderError, RowError
 from gemma4cli.media.decoded import Audio, Image, Video
 from gemma4cli.models import Model
-from gemma4cli.records import Failure, Item, Kind, Media, MediaFacts, Rendered, Split, Stage, Unrendered
+from gemma4cli.recipes import Recipe
+from gemma4cli.records import (
+    Failure,
+    Item,
+    Kind,
+    Media,
+    MediaFacts,
+    Rendered,
+    Split,
+    Stage,
+    Tokens,
+    Unrendered,
+)
 from gemma4cli.speech import CutOptions, Span, hear
 from gemma4cli.speech.spans import SHORTEST_S
 from gemma4cli.windows import windows
@@ -54,18 +66,9 @@ class RenderJob:
                 self._check_fits(loaded[0])
                 parts += loaded
             decode_ms, started, facts, stage = _ms_since(started), time.perf_counter(), _facts(parts), Stage.RENDER
-            recipe, budget = self.config.recipe(item.task), self._budget(item, parts)
-            prompt = tasks.prompt(recipe.prompts, item, _kinds(parts))
-            asked = (*parts, prompt) if prompt else tuple(parts)
-            request = Request(
-                item.row_index,
-                asked,
-                recipe.prompts.system if item.system is None else item.system,
-                budget,
-                recipe.sampling.most_tokens,
-                thinking=recipe.sampling.thinking_budget is not None,
-            )
-            ready = self.renderer.render(request)
+            budget = self._budget(item, parts)
+            requests = [self._request(item, parts, recipe, budget) for recipe in self.config.asks(item.task)]
+            ready = self.renderer.render_together(requests)
         except Exception as error:
             elapsed = _ms_since(started)
             return Unrendered(
@@ -76,16 +79,29 @@ class RenderJob:
                 render_ms=None if decode_ms is None else elapsed,
                 attempts=max(attempts, getattr(error, "attempts", 1)),
             )
+        several = item.task is None and bool(self.config.outputs)
         return Rendered(
             item.row_index,
-            ready.payload,
-            ready.nbytes,
-            ready.tokens,
+            tuple(each.payload for each in ready) if several else ready[0].payload,
+            ready[0].nbytes,
+            sum((each.tokens for each in ready), Tokens()),
             facts,
             _bucket(parts, budget),
             decode_ms,
             _ms_since(started),
             attempts,
+            tuple(each.tokens for each in ready) if several else (),
+        )
+
+    def _request(self, item: Item, parts: Sequence[Part], recipe: Recipe, budget: int) -> Request:
+        prompt = tasks.prompt(recipe.prompts, item, _kinds(parts))
+        return Request(
+            item.row_index,
+            (*parts, prompt) if prompt else tuple(parts),
+            recipe.prompts.system if item.system is None else item.system,
+            budget,
+            recipe.sampling.most_tokens,
+            thinking=recipe.sampling.thinking_budget is not None,
         )
 
     def _read(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -13,6 +13,10 @@ from gemma4cli import strict_json
 from gemma4cli.answers import sample_fields
 from gemma4cli.records import Row, Sampling
 from gemma4cli.shapes import CORNERS, Form, Shape, shape_of
+
+if TYPE_CHECKING:
+    from gemma4cli.config import RunConfig
+    from gemma4cli.recipes import Recipe
 
 _SEGMENT = {
     "start": pa.float64(),
@@ -29,7 +33,7 @@ _TYPES = {
     "tuple[Mapping[str, Any], ...]": pa.list_(pa.struct(_SEGMENT)),
 }
 # Of a Row, columns only where a run asks for them.
-ANSWER_FIELDS = ("answer", "logprob", "choice_logprobs", "thinking", "thinking_tokens", "samples")
+ANSWER_FIELDS = ("answer", "logprob", "choice_logprobs", "thinking", "thinking_tokens", "samples", "outputs")
 ROW_FIELDS = tuple(field.name for field in fields(Row) if field.name not in (*ANSWER_FIELDS, "extra"))
 # The row_index of the row whose answer a row has been given; a column of its own, where that is done at all.
 DUPLICATE_OF = "duplicate_of"
@@ -53,8 +57,22 @@ def row_columns() -> list[pa.Field]:
     ]
 
 
+def output_fields(recipe: Recipe) -> list[pa.Field]:
+    """What the column `outputs` holds of one of them; the names are those of a Row's fields."""
+    counted = [pa.field("finish_reason", pa.string()), pa.field("output_tokens", pa.int64())]
+    return [pa.field("text", pa.string()), *answer_columns(recipe.sampling), *counted]
+
+
+def asked_columns(config: RunConfig) -> list[pa.Field]:
+    """The columns of `ANSWER_FIELDS` that a run has: one for all outputs, or those of its one answer."""
+    if not config.outputs:
+        return answer_columns(config.sampling)
+    outputs = [pa.field(name, pa.struct(output_fields(recipe))) for name, recipe in config.outputs.items()]
+    return [pa.field("outputs", pa.struct(outputs))]
+
+
 def answer_columns(sampling: Sampling) -> list[pa.Field]:
-    """The columns of `ANSWER_FIELDS` that a run has: typed answers, how likely they were, thoughts, samples."""
+    """The columns of one answer, where they are asked for: its value, how likely it was, thoughts, samples."""
     constraint, columns = sampling.constraint, []
     types = {
         "text": pa.string(),

@@ -28,17 +28,23 @@ _FORM = "Give a file with a JSON Schema, or a pydantic model as package.module:M
 
 
 def load(text: str) -> str:
-    """The schema that --schema names, as JSON on one line; its boxes are told what a box is.
+    """The schema that --schema names or is, as JSON on one line; its boxes are told what a box is.
 
     Raises:
         UsageError: it cannot be read or imported, or is no JSON Schema; the message names the place in it.
     """
+    if text.lstrip().startswith("{"):
+        return _checked(_parsed(text.encode(errors="surrogatepass"), "of the recipe"), "of the recipe")
     shown = printable(text)
     module, colon, name = text.rpartition(":")
     if colon and not Path(text).exists() and not text.lower().endswith(".json"):
         schema = _of_model(module, name, shown)
     else:
         schema = _of_file(text, shown)
+    return _checked(schema, shown)
+
+
+def _checked(schema: Any, shown: str) -> str:
     if not isinstance(schema, dict):
         raise UsageError(f"--schema {shown}: a schema is an object, such as {{'type': 'object', ...}}", _FORM)
     check(schema, shown)
@@ -71,9 +77,14 @@ def check(schema: Any, shown: str) -> None:
 
 def _of_file(text: str, shown: str) -> Any:
     try:
-        return json.loads(Path(text).read_bytes())
+        return _parsed(Path(text).read_bytes(), shown)
     except OSError as error:
         raise UsageError(f"--schema {shown}: {error.strerror or error}", _FORM) from None
+
+
+def _parsed(data: bytes, shown: str) -> Any:
+    try:
+        return json.loads(data)
     except RecursionError:
         raise UsageError(f"--schema {shown} is nested too deeply", "Make it flatter.") from None
     except ValueError as error:  # of UTF-8 as well as of JSON

@@ -101,6 +101,7 @@ def _address(medium: Media) -> str | None:
 def nbytes(row: Row) -> int:
     """About how much memory a row takes."""
     texts = sum(len(value) for value in row.extra.values() if isinstance(value, (str, bytes)))
+    texts += sum(len(output["text"] or "") for output in (row.outputs or {}).values())
     return 1000 + len(row.text or "") + texts
 
 

@@ -13,6 +13,8 @@ from gemma4cli.cli.doctor import doctor
 from gemma4cli.cli.inspect import inspect
 from gemma4cli.cli.merge import merge
 from gemma4cli.cli.plan import plan
+from gemma4cli.cli.recipes import recipes
+from gemma4cli.cli.run import run
 from gemma4cli.cli.transcribe import transcribe
 
 app = typer.Typer(
@@ -43,6 +45,7 @@ def _gemma4(
       gemma4 caption images/
       gemma4 transcribe audio/*.wav --language English
       gemma4 annotate rows.jsonl --prompt "What is the brand?" -o out/
+      gemma4 run caption-short images/
 
     Exit codes: 0 done, 1 the job failed, 2 usage, 3 done with failed rows
     or files that could not be written, 130 interrupted.
@@ -52,6 +55,8 @@ def _gemma4(
 app.command()(caption)
 app.command()(transcribe)
 app.command()(annotate)
+app.command()(run)
+app.add_typer(recipes)
 app.command()(demo)
 app.command()(plan)
 app.command()(inspect)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-INPUT, MODEL, ANSWER, MEDIA, OUTPUT = "Input", "Model", "Answer", "Media", "Output"
+INPUT, MODEL, ANSWER, SAMPLING, MEDIA, OUTPUT = "Input", "Model", "Answer", "Sampling", "Media", "Output"
 LIMITS, FILES, TYPED = "Limits", "Files beside the rows", "Typed answers"
 DRAWN = "Thoughts and samples"
 
@@ -39,7 +39,10 @@ WHOLE_NAME = flag("--whole-name", panel=FILES, help="Call them a.jpg.txt rather 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the user said. Field names are those of `config.Overrides` where both have them."""
+    """What the user said. Field names are those of `config.Overrides` where both have them.
+
+    outputs: what a recipe says of each output alone; there is no flag for that.
+    """
 
     inputs: Annotated[
         list[str],
@@ -102,18 +105,24 @@ class RunOptions:
     system: Annotated[str | None, flag("--system", panel=ANSWER, help="A fixed instruction before every prompt.")] = (
         None
     )
-    max_tokens: Annotated[
-        int | None, flag("--max-tokens", panel=ANSWER, metavar="N", help="Longest answer, in tokens.")
+    prompt_file: Annotated[
+        str | None, flag("--prompt-file", panel=ANSWER, metavar="FILE", help="A file that holds the prompt.")
     ] = None
-    temperature: Annotated[float | None, flag("--temperature", panel=ANSWER, metavar="T", help="0 is greedy.")] = None
+    system_file: Annotated[
+        str | None, flag("--system-file", panel=ANSWER, metavar="FILE", help="A file that holds that instruction.")
+    ] = None
+    max_tokens: Annotated[
+        int | None, flag("--max-tokens", panel=SAMPLING, metavar="N", help="Longest answer, in tokens.")
+    ] = None
+    temperature: Annotated[float | None, flag("--temperature", panel=SAMPLING, metavar="T", help="0 is greedy.")] = None
     top_p: Annotated[
-        float | None, flag("--top-p", panel=ANSWER, metavar="P", help="Draw from the likeliest share P.")
+        float | None, flag("--top-p", panel=SAMPLING, metavar="P", help="Draw from the likeliest share P.")
     ] = None
     top_k: Annotated[
         int | None,
-        flag("--top-k", panel=ANSWER, metavar="K", help="Draw from the K likeliest tokens; 0 for all."),
+        flag("--top-k", panel=SAMPLING, metavar="K", help="Draw from the K likeliest tokens; 0 for all."),
     ] = None
-    seed: Annotated[int | None, flag("--seed", panel=ANSWER, metavar="N", help="Seed of every row.")] = None
+    seed: Annotated[int | None, flag("--seed", panel=SAMPLING, metavar="N", help="Seed of every row.")] = None
     max_soft_tokens: Annotated[
         str | None,
         flag(
@@ -241,6 +250,7 @@ class RunOptions:
     verbose: Annotated[
         bool, flag("--verbose", "-v", panel=OUTPUT, help="Settings, and vLLM's own log, on standard error.")
     ] = False
+    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +309,7 @@ class AnswerOptions(RunOptions):
 
 
 def takes(options: type[RunOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command a parameter for each field of `options`, beside the parameters of its own after the first.
+    """Gives a command a parameter for each flag of `options`, beside the parameters of its own after the first.
 
     A parameter of its own that is called like a field takes the field's place.
     """
@@ -309,13 +319,13 @@ def takes(options: type[RunOptions]) -> Callable[[Callable[..., None]], Callable
         own_names = set(list(inspect.signature(command).parameters)[1:])
         shared = [
             inspect.Parameter(
-                field.name,
+                each.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if field.name == "inputs" else field.default,
-                annotation=hints[field.name],
+                default=inspect.Parameter.empty if each.name == "inputs" else each.default,
+                annotation=hints[each.name],
             )
-            for field in fields(options)
-            if field.name not in own_names
+            for each in fields(options)
+            if each.name not in own_names and hasattr(hints[each.name], "__metadata__")
         ]
         own_hints = get_type_hints(command, include_extras=True)
         own = [

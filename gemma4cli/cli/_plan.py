@@ -70,7 +70,7 @@ def _document(job: Job, found: Forecast, left: Remaining, mean_output: float | N
         "buckets": [{"bucket": name, **asdict(share)} for name, share in _sorted(found)],
         "tokens": {str(kind): tokens for kind, tokens in found.tokens.items()},
         "longest_prompt": found.longest,
-        "max_output_tokens": found.inputs * job.config.sampling.most_tokens * (job.config.sampling.n or 1),
+        "max_output_tokens": found.inputs * job.config.answer_tokens,
         "mean_output_tokens": None if mean_output is None else round(mean_output, 1),
         "memory": {
             "rendered_bytes_in_flight": _in_flight(found),
@@ -100,7 +100,7 @@ def _lines(job: Job, found: Forecast, left: Remaining, mean_output: float | None
         yield ""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in found.tokens.items() if count)
         yield _field("tokens in", f"about {sum(found.tokens.values()):,} ({kinds})")
-        most = job.config.sampling.most_tokens * (job.config.sampling.n or 1)
+        most = job.config.answer_tokens
         usual = "" if mean_output is None else f"; {mean_output:.0f} an answer in earlier runs"
         yield _field("tokens out", f"at most {found.inputs * most:,} ({most:,} an answer){usual}")
         kv = _kv_bytes(job, found)
@@ -163,7 +163,7 @@ def _kv_bytes(job: Job, found: Forecast) -> int | None:
         config = json.loads((Path(job.model.location) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # the checkpoint is yet to be fetched
         return None
-    return kv_bytes(config, found.longest + job.config.sampling.most_tokens)
+    return kv_bytes(config, found.longest + job.config.longest_answer)
 
 
 def _rows(count: int) -> str:

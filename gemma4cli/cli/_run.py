@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -46,6 +46,7 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
     from gemma4cli.pending import Resume
     from gemma4cli.records import Kind
 
+    options = _with_texts(options)
     mine = {field.name for field in fields(options)}
     shared = {
         field.name: getattr(options, field.name) for field in fields(configuration.Overrides) if field.name in mine
@@ -74,7 +75,7 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
         _standard_input() if "-" in options.inputs else None,
     )
     _refuse_columns_of_files(options, inputs)
-    if task == "annotate" and not (config.prompts.text or options.prompt_column or inputs.speaking):
+    if task == "annotate" and not (config.prompts.text or config.outputs or options.prompt_column or inputs.speaking):
         from gemma4cli.errors import UsageError
 
         raise UsageError(
@@ -100,11 +101,15 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
     """
     from gemma4cli import openai_batch, rates
     from gemma4cli.companions import Companions
-    from gemma4cli.schema import answer_columns
+    from gemma4cli.schema import asked_columns
     from gemma4cli.sink import Sink
     from gemma4cli.stats import Stats
 
     job = prepared(task, options, **own)
+    if form is not None and job.config.outputs:
+        from gemma4cli.errors import UsageError
+
+        raise UsageError("--sidecar is about one answer, and outputs make several", "Leave one of them out.")
     if options.dry_run:
         from gemma4cli.cli._plan import show
 
@@ -121,7 +126,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
         resume=job.resume,
         dedupe=options.dedupe,
         stdout=_output.standard_output() if output == "-" else None,
-        answers=answer_columns(config.sampling),
+        answers=asked_columns(config),
         shard=job.shard,
         line_of=(lambda row: openai_batch.line_of(row, config.model, int(time.time()))) if in_openai else None,
     )
@@ -174,6 +179,27 @@ def _exit_code(failed: int, companions: Companions | None, options: RunOptions) 
     return _errors.FAILED_ROWS if failed or problems else _errors.DONE
 
 
+def _with_texts(options: RunOptions) -> RunOptions:
+    """The options with the texts of the files that hold prompts, also those of outputs."""
+    from gemma4cli.errors import UsageError
+    from gemma4cli.flag_values import text_of
+
+    found: dict[str, Any] = {}
+    for name in ("prompt", "system"):
+        path = getattr(options, f"{name}_file")
+        if path is not None and getattr(options, name) is not None:
+            raise UsageError(f"--{name} and --{name}-file contradict each other", "Give one of them.")
+        if path is not None:
+            found[name] = text_of(f"--{name}-file", path)
+    outputs = {}
+    for name, own in options.outputs.items():
+        if {"prompt", "prompt_file"} <= own.keys():
+            raise UsageError(f"outputs.{name} has both prompt and prompt_file", "Leave one of them out.")
+        said = {"prompt": text_of(f"outputs.{name}.prompt_file", own["prompt_file"])} if "prompt_file" in own else {}
+        outputs[name] = {key: value for key, value in own.items() if key != "prompt_file"} | said
+    return replace(options, **found, outputs=outputs)
+
+
 def _refuse_contradictions(options: RunOptions) -> None:
     from gemma4cli.errors import UsageError
 
@@ -190,6 +216,11 @@ def _refuse_contradictions(options: RunOptions) -> None:
             "--format openai is for whole outputs, and --shard makes a part of one",
             "Leave it out, merge the shards, then run the command with --format openai and without --shard.",
         )
+    if options.outputs:
+        flags = {"--format openai": options.format == "openai", "--prompt-column": options.prompt_column is not None}
+        flag = next((flag for flag, given in flags.items() if given), None)
+        if flag is not None:
+            raise UsageError(f"{flag} is about one answer, and outputs make several", "Leave one of them out.")
 
 
 def _refuse_no_room(config: RunConfig, model: Model) -> None:
@@ -197,7 +228,7 @@ def _refuse_no_room(config: RunConfig, model: Model) -> None:
     from gemma4cli.engine.vllm_settings import CONTEXT
     from gemma4cli.errors import UsageError
 
-    recipes = [config.recipe(None), *filter(None, (config.sound, config.summary))]
+    recipes = [*config.asks(None), *filter(None, (config.sound, config.summary))]
     most = max(recipe.sampling.most_tokens for recipe in recipes)
     context = model.context
     if config.engine == "vllm":

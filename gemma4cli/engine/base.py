@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -57,6 +57,13 @@ class Renderer(Protocol):
 
     def render(self, request: Request) -> EngineInput:
         """Raises RenderError when the row does not fit the model."""
+        ...
+
+    def render_together(self, requests: Sequence[Request]) -> list[EngineInput]:
+        """One for each of several requests with the same media: what is made of these is made once, and shared.
+
+        Raises RenderError when one of them does not fit the model.
+        """
         ...
 
 

@@ -23,6 +23,9 @@ from gemma4cli import gemma
 from gemma4cli.engine import patches
 from gemma4cli.media.decoded import Audio, Image, Video
 
+Item = tuple[Any, list[int], Any]
+"""Of a medium: its fields for the model, its tokens, and which of them the encoder fills."""
+
 
 class DirectInput:
     """Builds engine inputs for one model. `of` makes one where the model is of the kind that is known here."""
@@ -49,20 +52,23 @@ class DirectInput:
         hears = hf.feature_extractor is None or type(hf.feature_extractor) is Gemma4AudioFeatureExtractor
         return cls(processor, renderer.model_config.dtype) if hears and patches.knows(hf.image_processor) else None
 
+    def items(self, media: Mapping[str, Sequence[Any]], budget: int) -> dict[str, list[Item]]:
+        """What the model is given of media, by kind. Raises ValueError where it does not take so many."""
+        for kind, data in media.items():
+            self._info.validate_num_items(kind, len(data))
+        return {kind: [self._item(datum, budget) for datum in data] for kind, data in media.items()}
+
     def build(
-        self, prompt: str, token_ids: Sequence[int], media: Mapping[str, Sequence[Any]], budget: int, name: str
+        self, prompt: str, token_ids: Sequence[int], items: Mapping[str, Sequence[Item]], names: Mapping[str, list[str]]
     ) -> Any:
         """The engine input of a prompt with its media.
 
-        token_ids: of the prompt, with one token for each medium.  media: by kind, in the order of the prompt.
-        name: what no other row's media are called; the encoder's outputs are kept under it.
+        token_ids: of the prompt, with one token for each medium.  items: of the media, in the order of the prompt.
+        names: of the media. The encoder's outputs are kept under them: the same name is the same content.
 
-        Raises ValueError where the model does not take so many, or the prompt does not name as many as there are.
+        Raises ValueError where the prompt does not name as many media as there are.
         """
-        for kind, data in media.items():
-            self._info.validate_num_items(kind, len(data))
-        items = {kind: [self._item(datum, budget) for datum in data] for kind, data in media.items()}
-        places: dict[str, list[PlaceholderRange]] = {kind: [] for kind in media}
+        places: dict[str, list[PlaceholderRange]] = {kind: [] for kind in items}
         expanded: list[int] = []
         for token in token_ids:
             kind = self._kinds.get(token, "")
@@ -77,15 +83,14 @@ class DirectInput:
         payload = mm_input(
             expanded,
             MultiModalKwargsItems({kind: [fields for fields, _, _ in data] for kind, data in items.items()}),
-            {kind: [f"{name}-{kind}-{i}-{budget}" for i in range(len(data))] for kind, data in items.items()},
+            dict(names),
             places,
             prompt=prompt,
         )
         payload["arrival_time"] = time.time()
         return payload
 
-    def _item(self, datum: Image | Audio | Video, budget: int) -> tuple[Any, list[int], Any]:
-        """A medium's fields for the model, its tokens, and which of them the encoder fills."""
+    def _item(self, datum: Image | Audio | Video, budget: int) -> Item:
         match datum:
             case Image():
                 whole = datum.width, datum.height
@@ -99,7 +104,7 @@ class DirectInput:
             case Audio():
                 return self._audio(datum)
 
-    def _video(self, video: Video) -> tuple[Any, list[int], Any]:
+    def _video(self, video: Video) -> Item:
         whole = video.width, video.height
         values, positions = patches.patched(list(video.frames), whole, gemma.VIDEO_BUDGET, self._dtype)
         counts = [gemma.video_frame_tokens(*whole)] * len(video.frames)
@@ -116,7 +121,7 @@ class DirectInput:
         )
         return fields, tokens.full, tokens.is_embed(tokens.full)
 
-    def _audio(self, audio: Audio) -> tuple[Any, list[int], Any]:
+    def _audio(self, audio: Audio) -> Item:
         heard = self._hf.feature_extractor([audio.samples], return_tensors="pt")
         mask = heard["input_features_mask"][0]
         fields = self._fields(

@@ -29,6 +29,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -114,6 +115,9 @@ class FakeRenderer:
         words = sum(len(text.split()) for text in said)
         tokens = Tokens(words + sum(counts.values()), counts[Kind.IMAGE], counts[Kind.AUDIO], counts[Kind.VIDEO])
         return EngineInput(answer, 0, tokens)
+
+    def render_together(self, requests: Sequence[Request]) -> list[EngineInput]:
+        return [self.render(request) for request in requests]
 
 
 class FakeEngine:

@@ -32,7 +32,8 @@ from gemma4cli.records import Failure, Generation, Rendered, Sampling, Stage
 class VllmEngine:
     """An embedded vLLM. `configured` makes one without loading weights."""
 
-    def __init__(self, vllm_config: Any, settings: Mapping[str, Any], device: str, sampling: Sampling) -> None:
+    def __init__(self, vllm_config: Any, settings: Mapping[str, Any], device: str, samples: int) -> None:
+        """samples: of a row at most, each of which is a sequence to vLLM."""
         from vllm.tokenizers import cached_tokenizer_from_config
 
         self._config = vllm_config
@@ -41,7 +42,7 @@ class VllmEngine:
         tokenizer = cached_tokenizer_from_config(vllm_config.model_config)
         self._reader = OutputReader(tokenizer)
         self._scorer = ChoiceScorer(tokenizer, vllm_config.model_config)
-        self._samples = sampling.n or 1
+        self._samples = samples
         self.renderer: Renderer = VllmRenderer(vllm_config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -82,8 +83,11 @@ class VllmEngine:
             raise UsageError(f"vLLM refuses these settings: {first_lines(error)}", "See --engine-arg.") from None
         except OSError as error:
             raise ModelError(f"{model.name} cannot be read: {first_lines(error)}") from error
-        engine = cls(vllm_config, settings, current_platform.get_device_name(), config.sampling)
-        refuse_constraint(config.sampling, vllm_config)
+        asked = [recipe.sampling for recipe in config.asks(None)]
+        most = max(sampling.n or 1 for sampling in asked)
+        engine = cls(vllm_config, settings, current_platform.get_device_name(), most)
+        for sampling in asked:
+            refuse_constraint(sampling, vllm_config)
         return engine
 
     @property

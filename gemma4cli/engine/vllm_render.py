@@ -6,6 +6,7 @@ import functools
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,10 +50,17 @@ class VllmRenderer:
         return VllmRenderer, (self._config,)
 
     def render(self, request: Request) -> EngineInput:
+        return self.render_together([request])[0]
+
+    def render_together(self, requests: Sequence[Request]) -> list[EngineInput]:
+        made = _Made(f"row-{requests[0].row_index}-{secrets.token_hex(4)}")
+        return [self._rendered(request, made) for request in requests]
+
+    def _rendered(self, request: Request, made: _Made) -> EngineInput:
         from vllm.exceptions import VLLMClientError
 
         try:
-            payload = self._payload(request)
+            payload = self._payload(request, made)
         except (ValueError, VLLMClientError) as error:
             if "may be provided in one prompt" in str(error):
                 message = f"the row has more media than the engine takes (limit_mm_per_prompt): {first_lines(error)}"
@@ -76,7 +84,7 @@ class VllmRenderer:
         tokens = Tokens(length, counts.get("image", 0), counts.get("audio", 0), counts.get("video", 0))
         return EngineInput(payload, _tensor_bytes(payload.get("mm_kwargs", {})), tokens)
 
-    def _payload(self, request: Request) -> Any:
+    def _payload(self, request: Request, made: _Made) -> Any:
         from vllm.inputs import tokens_input
 
         from gemma4cli.media.decoded import Audio, Image, Video
@@ -94,11 +102,13 @@ class VllmRenderer:
         prompt, token_ids = self._tokenized(request.system, tuple(content), request.thinking)
         if not media:
             return {**tokens_input(list(token_ids), prompt=prompt), "arrival_time": time.time()}
-        # The engine keeps what it has encoded under this name, also after the row: no other row may ever bear it.
-        name = f"row-{request.row_index}-{secrets.token_hex(4)}"
+        budget = request.max_soft_tokens
+        names = {kind: [f"{made.name}-{kind}-{i}-{budget}" for i in range(len(data))] for kind, data in media.items()}
         if self._direct is not None:
-            return self._direct.build(prompt, token_ids, media, request.max_soft_tokens, name)
-        (payload,) = self._renderer.render_cmpl([_prompt(prompt, media, request.max_soft_tokens, name)])
+            made.media = made.media or self._direct.items(media, budget)
+            return self._direct.build(prompt, token_ids, made.media, names)
+        (payload,) = self._renderer.render_cmpl([_prompt(prompt, media, budget, names)])
+        made.media = payload["mm_kwargs"] = made.media or payload["mm_kwargs"]
         return payload
 
     def _tokenize(
@@ -124,10 +134,24 @@ class VllmRenderer:
                 )
 
 
-def _prompt(text: str, media: Mapping[str, Sequence[Any]], budget: int, name: str) -> dict[str, Any]:
+@dataclass(slots=True)
+class _Made:
+    """What requests about the same media share.
+
+    name: the engine keeps what it has encoded under it, also after the row: no other row may ever bear it.
+    media: as the engine takes them, once the first request has been made.
+    """
+
+    name: str
+    media: Any = None
+
+
+def _prompt(
+    text: str, media: Mapping[str, Sequence[Any]], budget: int, names: Mapping[str, list[str]]
+) -> dict[str, Any]:
     """A prompt with media, as vLLM's renderer takes them.
 
-    name: the encoder's outputs are kept under it. Left to vLLM, they would be counted for each renderer, and two
+    names: the encoder's outputs are kept under them. Left to vLLM, they would be counted for each renderer, and two
         renderers' media would be taken for one another.
     """
     as_taken = {"image": lambda image: _picture(image, budget), "audio": lambda audio: audio.samples, "video": _frames}
@@ -135,7 +159,7 @@ def _prompt(text: str, media: Mapping[str, Sequence[Any]], budget: int, name: st
         "prompt": text,
         "multi_modal_data": {kind: [as_taken[kind](datum) for datum in data] for kind, data in media.items()},
         "mm_processor_kwargs": {"max_soft_tokens": budget},
-        "multi_modal_uuids": {kind: [f"{name}-{kind}-{i}" for i in range(len(data))] for kind, data in media.items()},
+        "multi_modal_uuids": dict(names),
     }
 
 

@@ -10,6 +10,7 @@ from gemma4cli.config import RunConfig
 from gemma4cli.engine.plugin import OWNER
 from gemma4cli.errors import ModelError, UsageError
 from gemma4cli.models import Model
+from gemma4cli.records import Sampling
 
 # Arguments of vLLM that follow from flags of ours, or on whose values the line relies.
 OWNED = {
@@ -54,20 +55,14 @@ def engine_settings(config: RunConfig, model: Model, platform: Any) -> dict[str,
         "dtype": "bfloat16",
         "max_model_len": min(model.context, CONTEXT),
         "mm_processor_kwargs": {"max_soft_tokens": config.media.max_soft_tokens},
-        # One pass over the data: nothing comes twice, so nothing is worth hashing.
+        # One pass over the data: nothing comes twice, so nothing is worth hashing. What several outputs ask of a row
+        # begins with the same media, which then are read once.
         "mm_processor_cache_gb": 0,
-        "enable_prefix_caching": False,
+        "enable_prefix_caching": len(config.outputs) > 1,
         "seed": 0,
     }
-    sampling = config.sampling
-    if sampling.thinking_budget is not None:
-        settings["reasoning_parser"] = "gemma4"  # a constraint then holds for what follows the thoughts
-    if sampling.logprobs and sampling.constraint is not None and sampling.constraint.choices is not None:
-        # As many tokens as can begin a choice: each of its bytes may end one, or two, for a letter is a byte as well.
-        settings["max_logprobs"] = max(20, 2 * sum(len(choice.encode()) for choice in sampling.constraint.choices) + 8)
-        settings["enable_prefix_caching"] = True
-    if sampling.n is not None and sampling.n > 1:
-        settings["enable_prefix_caching"] = True  # the samples of a row have its prompt in common
+    for recipe in config.asks(None):
+        settings |= _asked(recipe.sampling, settings)
     if platform.is_cpu():
         settings |= {"max_num_seqs": 16, "max_num_batched_tokens": 4096, "enforce_eager": True}
     elif platform.is_cuda():
@@ -90,3 +85,18 @@ def engine_settings(config: RunConfig, model: Model, platform: Any) -> dict[str,
             f"One video takes {MOST_ITEM_TOKENS} tokens, and an item must fit a batch.",
         )
     return settings
+
+
+def _asked(sampling: Sampling, so_far: dict[str, Any]) -> dict[str, Any]:
+    """What a way of drawing answers needs, beside what others need."""
+    needed: dict[str, Any] = {}
+    if sampling.thinking_budget is not None:
+        needed["reasoning_parser"] = "gemma4"  # a constraint then holds for what follows the thoughts
+    if sampling.logprobs and sampling.constraint is not None and sampling.constraint.choices is not None:
+        # As many tokens as can begin a choice: each of its bytes may end one, or two, for a letter is a byte as well.
+        beginnings = 2 * sum(len(choice.encode()) for choice in sampling.constraint.choices) + 8
+        needed["max_logprobs"] = max(20, beginnings, so_far.get("max_logprobs", 0))
+        needed["enable_prefix_caching"] = True
+    if sampling.n is not None and sampling.n > 1:
+        needed["enable_prefix_caching"] = True  # the samples of a row have its prompt in common
+    return needed
