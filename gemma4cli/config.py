@@ -144,6 +144,12 @@ class RunConfig:
         return tuple(self.outputs.values()) if task is None and self.outputs else (self.recipe(task),)
 
     @property
+    def wordings(self) -> tuple[str | None, ...]:
+        """All prompts that may be filled in with what a row says."""
+        recipes = [*self.asks(None), *filter(None, (self.summary,))]
+        return tuple(text for each in recipes for text in (each.prompts.text, each.prompts.system))
+
+    @property
     def answer_tokens(self) -> int:
         """Tokens of all answers to a row, at most."""
         return sum(each.sampling.most_tokens * (each.sampling.n or 1) for each in self.asks(None))

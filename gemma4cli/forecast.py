@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from gemma4cli import buckets, gemma, rates
+from gemma4cli import buckets, gemma, prompt_templates, rates
 from gemma4cli.config import RunConfig
+from gemma4cli.errors import ParseError
 from gemma4cli.headers import Headers
 from gemma4cli.models import Model
 from gemma4cli.plan import Load, Planner
@@ -88,6 +89,7 @@ def forecast(
     planner, found = Planner(config), Forecast()
     fixed = _text_tokens(config.prompts.system) + _TURNS
     prompts = {kind: _text_tokens(config.prompts.by_kind.get(kind, "")) for kind in Kind}
+    templates = any(map(prompt_templates.is_template, config.wordings))
     asks = [recipe.prompts.text for recipe in config.asks(None)]
     asked = [None if text is None else _text_tokens(text) for text in asks]
     with Headers(config.kinds, config.media.options()) as headers:
@@ -96,6 +98,7 @@ def forecast(
             if passed is not None and item.failure is None and passed(item):
                 found.skipped += 1
                 continue
+            item, asked = _worded(item, config, asked) if templates else (item, asked)
             loads = planner.loads(item, probes) if item.failure is None else ()
             usual = max((prompts[p.kind] for p in probes if p.kind), default=0)
             texts = [fixed + (usual if text is None else text) for text in asked]
@@ -162,6 +165,20 @@ def kv_bytes(config: Mapping[str, Any], tokens: int) -> int | None:
     except (KeyError, TypeError):
         return None
     return total
+
+
+def _worded(item: Item, config: RunConfig, usual: list[int | None]) -> tuple[Item, list[int | None]]:
+    """Tokens of each prompt to a row where prompts are filled in, or the row with the reason why they cannot be."""
+    if item.failure is not None:
+        return item, usual
+    texts = [recipe.prompts.text for recipe in config.asks(None)]
+    try:
+        filled = [None if text is None else prompt_templates.filled(text, item) for text in texts]
+        for text in config.wordings:
+            prompt_templates.filled(text or "", item)
+    except ParseError as error:
+        return replace(item, failure=error.failure()), usual
+    return item, [None if text is None else _text_tokens(text) for text in filled]
 
 
 def _inputs(loads: Iterable[Load]) -> int:

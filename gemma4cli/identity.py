@@ -1,7 +1,8 @@
 """What a row is, and what made it: keys of rows by which a later run knows them again, and the settings of a run.
 
 A row is known by its id and by its content: for a file its name, size and time of change, which cost no reading;
-for embedded bytes and data: URIs their hash; for addresses their text; and the row's own prompt and texts.
+for embedded bytes and data: URIs their hash; for addresses their text; and the row's own prompt and texts, and the
+columns that the job's prompts are filled in with.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def content_key(item: Item) -> int:
     parts = [b"\0" if item.prompt is None else b"p" + _text(item.prompt)]
     parts += [] if item.system is None else [b"s" + _text(item.system)]
     parts += [b"t" + _text(part) if isinstance(part, str) else _stamp(part) for part in item.content]
+    parts += [b"c" + _text(f"{name}={value!r}") for name, value in item.told.items()]
     return int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little") or 1
 
 
@@ -66,6 +68,8 @@ def content_digest(item: Item, root: str | None = None) -> tuple[int, int]:
     hash = blake2b(digest_size=16)
     hash.update(b"\0" if item.prompt is None else b"p" + _text(item.prompt))
     hash.update(b"" if item.system is None else b"s" + _text(item.system))
+    for name, value in item.told.items():
+        hash.update(b"c" + _text(f"{name}={value!r}"))
     try:
         for part in item.content:
             if isinstance(part, str):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gemma4cli import flag_values
+from gemma4cli import flag_values, prompt_templates
 from gemma4cli.errors import UsageError
 from gemma4cli.records import Constraint, Kind, Sampling
 
@@ -73,6 +73,7 @@ def of_summary(base: Mapping[str, Any], user: Overrides) -> Recipe:
     prompt = base["summary"]["prompt"] if user.summary_prompt is None else user.summary_prompt
     if not prompt.strip():
         raise UsageError("--summary-prompt is empty", "Say how the windows of a video are to be summed up.")
+    prompt_templates.checked("--summary-prompt", prompt)
     prompts = Prompts(_system(base, user), prompt.strip(), {})
     return Recipe(prompts, _sampling({**base["sampling"], **base["summary"]["sampling"]}, user))
 
@@ -106,12 +107,14 @@ def _prompts(base: Mapping[str, Any], user: Overrides) -> Prompts:
         by_kind[Kind.AUDIO] = _translation(base["translation"]["prompt"], user)
     if user.prompt is not None and not user.prompt.strip():
         raise UsageError("--prompt is empty", "Say what the model is to do with each row.")
+    prompt_templates.checked("--prompt", user.prompt)
     previous = base["prompt"]["previous"].strip() if user.condition_on_previous_text else None
     return Prompts(_system(base, user), user.prompt, by_kind, previous)
 
 
 def _system(base: Mapping[str, Any], user: Overrides) -> str:
     system: str = base["prompt"]["system"] if user.system is None else user.system
+    prompt_templates.checked("--system", system)
     return system.strip()
 
 

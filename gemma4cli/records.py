@@ -80,6 +80,7 @@ class Item:
     task: of a piece of a row, what it is for where that is not the run's own task, or which of the run's outputs it
         is; None is the whole.
     previous: of a piece of a sound, the end of what was said before it, where the model is to know.
+    told: columns that the prompts of the job are filled in with.
     """
 
     row_index: int
@@ -93,6 +94,7 @@ class Item:
     smaller: bool = False
     task: str | None = None
     previous: str = ""
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def media(self) -> tuple[Media, ...]:

@@ -98,7 +98,7 @@ class RenderJob:
         return Request(
             item.row_index,
             (*parts, prompt) if prompt else tuple(parts),
-            recipe.prompts.system if item.system is None else item.system,
+            tasks.system(recipe.prompts, item),
             budget,
             recipe.sampling.most_tokens,
             thinking=recipe.sampling.thinking_budget is not None,

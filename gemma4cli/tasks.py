@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from gemma4cli import answers, repetition
+from gemma4cli import answers, prompt_templates, repetition
 from gemma4cli.config import RunConfig
 from gemma4cli.errors import ParseError, RenderError
 from gemma4cli.recipes import TRANSCRIBE, Prompts, Recipe
@@ -36,8 +36,11 @@ def prompt(prompts: Prompts, item: Item, kinds: Collection[Kind]) -> str:
 
     Empty where the row is a whole message, or says in a text of its own what is asked, and there is nothing to add.
 
+    The job's prompts are templates (see `prompt_templates`), a row's own is not.
+
     Raises:
         RenderError: there is none.
+        ParseError: it cannot be filled in.
     """
     asked = _asked(prompts, item, kinds)
     if not (prompts.previous and item.previous):
@@ -49,13 +52,21 @@ def _asked(prompts: Prompts, item: Item, kinds: Collection[Kind]) -> str:
     if item.prompt and item.prompt.strip():
         return item.prompt
     if prompts.text or item.prompt == "":
-        return prompts.text or ""
+        asked = prompt_templates.filled(prompts.text or "", item)
+        if prompts.text and not asked:
+            raise ParseError("prompt_template", "the prompt comes to nothing for this row")
+        return asked
     for kind in (Kind.VIDEO, Kind.IMAGE, Kind.AUDIO):
         if kind in kinds and kind in prompts.by_kind:
             return prompts.by_kind[kind]
     if any(isinstance(part, str) and part.strip() for part in item.content):
         return ""
     raise RenderError("no_prompt", "the row's prompt is empty, and there is no --prompt to fall back on")
+
+
+def system(prompts: Prompts, item: Item) -> str:
+    """The row's own system prompt, else the job's. Raises ParseError where that cannot be filled in."""
+    return prompt_templates.filled(prompts.system, item) if item.system is None else item.system
 
 
 def answer(text: str) -> str:

@@ -40,7 +40,7 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
         UsageError, JobError: see `gemma4cli.errors`.
     """
     from gemma4cli import config as configuration
-    from gemma4cli import models, shards, tasks
+    from gemma4cli import models, prompt_templates, shards, tasks
     from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
     from gemma4cli.pending import Resume
@@ -75,6 +75,7 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
         _standard_input() if "-" in options.inputs else None,
     )
     _refuse_columns_of_files(options, inputs)
+    inputs = prompt_templates.told(inputs, config.wordings)
     if task == "annotate" and not (config.prompts.text or config.outputs or options.prompt_column or inputs.speaking):
         from gemma4cli.errors import UsageError
 

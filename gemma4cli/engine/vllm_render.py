@@ -89,6 +89,7 @@ class VllmRenderer:
 
         from gemma4cli.media.decoded import Audio, Image, Video
 
+        self._refuse_control_tokens(request.system)
         content: list[tuple[str, str]] = []
         media: dict[str, list[Any]] = {}
         for part in request.parts:
