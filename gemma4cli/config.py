@@ -34,6 +34,7 @@ class MediaSettings:
 
     max_soft_tokens: of an image; with auto_soft_tokens at most, for the size of each says how many are worth it.
     root: files outside this folder are refused; None allows all.
+    allow_protocols: of fsspec, that rows may name beside those of object stores.
     vad: clips in which nobody speaks are not given to the model for transcription, which would invent words.
     channel: `mix`, `left`, `right`, or the number of the channel of a sound that is heard, from 1.
     start, end: the part of a sound or video that is meant, in seconds from its beginning; None is its own.
@@ -53,6 +54,7 @@ class MediaSettings:
     root: str | None
     allow_private_hosts: bool
     vad: bool
+    allow_protocols: frozenset[str] = frozenset()
     channel: str = flag_values.MIX
     start: float | None = None
     end: float | None = None
@@ -72,6 +74,7 @@ class MediaSettings:
             max_audio_s=MAX_AUDIO_SECONDS,
             root=self.root,
             allow_private_hosts=self.allow_private_hosts,
+            allow_protocols=self.allow_protocols,
             budget=self.max_soft_tokens,
             fps=self.fps,
             animation_frames=self.frames,
@@ -88,6 +91,7 @@ class Limits:
     max_engine_deaths: in a row, without a finished row.  grace_s: for rows in the engine when a run is stopped.
     max_failures: failed rows that end the job, a number or a share of the rows so far; None for no limit.
     answer_retries: times that an answer which is not what it has to be is asked for again.
+    readers: rows that are read at a time, each by a process of its own; None is one for each core.
     """
 
     row_timeout_s: float
@@ -96,6 +100,7 @@ class Limits:
     grace_s: float
     max_failures: int | float | None
     answer_retries: int
+    readers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +176,8 @@ class RunConfig:
             "system": self.prompts.system,
             "prompt": _asked(self.prompts),
             "sampling": asdict(self.sampling),
-            "media": {name: getattr(self.media, name) for name in MediaSettings.__slots__},
+            "media": {name: getattr(self.media, name) for name in MediaSettings.__slots__}
+            | {"allow_protocols": sorted(self.media.allow_protocols)},
         } | {
             name: {"prompt": _asked(recipe.prompts), "sampling": asdict(recipe.sampling)}
             for name, recipe in more.items()
@@ -216,6 +222,7 @@ class Overrides:
     max_duration: float | None = None
     root: str | None = None
     allow_private_hosts: bool = False
+    allow_protocols: frozenset[str] = frozenset()
     vad: bool | None = None
     channel: str | None = None
     start: str | None = None
@@ -232,6 +239,7 @@ class Overrides:
     grace: float | None = None
     max_failures: str | None = None
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fetch_concurrency: int | None = None
 
 
 @cache
@@ -274,6 +282,7 @@ def build(task: str, user: Overrides) -> RunConfig:
             max_duration=flag_values.between("--max-duration", chosen("max_duration"), 0.0, 1e9, open_below=True),
             root=flag_values.folder("--root", user.root),
             allow_private_hosts=user.allow_private_hosts,
+            allow_protocols=user.allow_protocols,
             vad=media.get("vad", True) if user.vad is None else user.vad,
             channel=flag_values.channel(user.channel or flag_values.MIX),
             start=start,
@@ -381,5 +390,8 @@ def _limits(user: Overrides) -> Limits:
         max_engine_deaths=flag_values.at_least("--max-engine-deaths", int(chosen(user.max_engine_deaths, 12)), 0),
         grace_s=flag_values.between("--grace", chosen(user.grace, 30.0), 0.0, day),
         max_failures=flag_values.max_failures(user.max_failures),
+        readers=None
+        if user.fetch_concurrency is None
+        else flag_values.whole("--fetch-concurrency", user.fetch_concurrency, 1, 1024),
         answer_retries=flag_values.whole("--answer-retries", int(chosen(user.answer_retries, 1)), 0, 100),
     )

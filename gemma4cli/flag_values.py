@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TypeVar
 
+from gemma4cli import storage
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.gemma import BUDGETS
@@ -182,9 +183,9 @@ def between(flag: str, value: float, low: float, high: float, open_below: bool =
 
 
 def folder(flag: str, path: str | None) -> str | None:
-    """The folder's absolute path, without links."""
-    if path is None:
-        return None
+    """The folder's absolute path, without links; a store's URI as it is."""
+    if path is None or storage.is_remote(path):
+        return path
     try:
         is_folder = Path(path).is_dir()
     except OSError as error:

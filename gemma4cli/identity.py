@@ -16,6 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gemma4cli import storage
 from gemma4cli.errors import FetchError
 from gemma4cli.escaping import printable
 from gemma4cli.media import fetch
@@ -77,9 +78,9 @@ def content_digest(item: Item, root: str | None = None) -> tuple[int, int]:
                 continue
             hash.update(_what(part))
             path = None if part.data is not None else local_path(part.location)
-            inner = blake2b(part.data or b"", digest_size=16) if path is None else _file_hash(path, root)
+            inner = blake2b(part.data or b"", digest_size=16) if path is None else _file_hash(path, root, part.span)
             if part.data is None and path is None:
-                inner.update(b"u" + _text(part.location))
+                inner.update(b"u" + _text(part.location) + _version(part))
             hash.update(inner.digest())
     except (OSError, ValueError, FetchError):
         return (0, 0)
@@ -99,7 +100,7 @@ def local_path(location: str) -> str | None:
             return fetch.path_of(location)
         except FetchError:
             return None
-    return None if head.startswith(("data:", "http:", "https:")) else location
+    return None if head.startswith(("data:", "http:", "https:")) or storage.is_remote(location) else location
 
 
 def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
@@ -208,20 +209,27 @@ def _stamp(media: Media) -> bytes:
         return b"d" + _what(media) + blake2b(media.data, digest_size=16).digest()
     path = local_path(media.location)
     if path is None:
-        return b"u" + _what(media) + _text(media.location)
+        return b"u" + _what(media) + _text(media.location) + _version(media)
     try:
         found = os.stat(path)  # noqa: PTH116  a Path for each row would double the cost of a key
         what = f"{found.st_size} {found.st_mtime_ns} "
     except (OSError, ValueError):
         what = "missing "
-    return b"f" + _what(media) + what.encode() + _text(path.rpartition("/")[2])
+    return b"f" + _what(media) + what.encode() + _text(path.rpartition("/")[2]) + _version(media)
 
 
-def _file_hash(path: str, root: str | None) -> blake2b:
+def _version(media: Media) -> bytes:
+    """What tells a file elsewhere from what it was, and a part of a file from its others."""
+    said = b"" if media.version is None else b"v" + _text(media.version)
+    return said if media.span is None else said + f"{media.span}".encode()
+
+
+def _file_hash(path: str, root: str | None, span: tuple[int, int] | None) -> blake2b:
     hash = blake2b(digest_size=16)
     left = _LARGEST
-    with fetch.open_file(path, root) as file:
-        if os.fstat(file.fileno()).st_size > left:
+    with fetch.open_file(path, root) as whole:
+        file = whole if span is None else fetch.part_of(whole, span)
+        if span is None and os.fstat(whole.fileno()).st_size > left:
             raise OSError("too large to be compared")
         while chunk := file.read(_CHUNK):
             hash.update(chunk)

@@ -165,6 +165,7 @@ def _rows(
                 break
             pool.tend()
             continue
+        stats.fetching.look(event, rendering)
         match event:
             case EngineError():
                 raise event

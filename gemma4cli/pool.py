@@ -21,6 +21,8 @@ from multiprocessing import forkserver
 from pebble import ProcessExpired, ProcessPool
 
 from gemma4cli import render_worker, resources
+from gemma4cli.errors import FetchError
+from gemma4cli.media.remote import held
 from gemma4cli.records import Failure, Item, MediaFacts, Rendered, Split, Stage, Unrendered
 from gemma4cli.render import RenderJob
 from gemma4cli.transport import Inbox
@@ -45,13 +47,18 @@ class RenderPool:
 
     limit_s: seconds that a row may take to be fetched, decoded and rendered.
     rows: how many rows there will be, where known: no more workers than that.
+    workers: how many there are else; None is one for each core.
     """
 
-    def __init__(self, job: RenderJob, limit_s: float, deliver: Handover, rows: int | None = None) -> None:
+    def __init__(
+        self, job: RenderJob, limit_s: float, deliver: Handover, rows: int | None = None, workers: int | None = None
+    ) -> None:
         self._job = pickle.dumps(job)
         self._limit_s = limit_s
         self._deliver = deliver
-        self.workers = max(1, min(resources.cores(), rows if rows is not None else resources.cores()))
+        most = workers or resources.cores()
+        self.workers = max(1, min(most, rows if rows is not None else most))
+        self._media = job.config.media.options()
         self._context = multiprocessing.get_context("forkserver")
         self._start_server(job.renderer.preload)
         self._lock = threading.RLock()
@@ -71,7 +78,12 @@ class RenderPool:
 
     def submit(self, item: Item) -> None:
         self.tend()
-        self._try(_Ticket(item))
+        try:
+            item = held(item, self._media)
+        except FetchError as error:
+            self._deliver(Unrendered(item.row_index, error.failure(), MediaFacts()))
+        else:
+            self._try(_Ticket(item))
 
     def tend(self) -> None:
         """Makes a new pool if the old one broke, as it does when a process is killed that has nothing to do."""

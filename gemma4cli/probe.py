@@ -7,9 +7,12 @@ sides, which changes no number of tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from math import ceil
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
+from gemma4cli import storage
 from gemma4cli.errors import RowError
 from gemma4cli.media import interpretation
 from gemma4cli.media.options import MediaOptions
@@ -63,8 +66,8 @@ def probe(medium: Media, kinds: frozenset[Kind], options: MediaOptions) -> Probe
 
     try:
         interpretation.refuse_kind(medium.kind, kinds)
-        if medium.data is None and medium.location[:5].lower() in ("http:", "https"):
-            return Probe(medium.kind or (next(iter(kinds)) if len(kinds) == 1 else None))
+        if medium.data is None and is_elsewhere(medium.location):
+            return Probe(medium.kind or _kind_by_name(medium.location, kinds))
         with fetch(medium, options) as file:
             content = sniff(file)
             if content.kind is Kind.IMAGE:
@@ -78,6 +81,25 @@ def probe(medium: Media, kinds: frozenset[Kind], options: MediaOptions) -> Probe
         return Probe(medium.kind, failure=error.failure())
     except Exception as error:
         return Probe(medium.kind, failure=Failure(Stage.DECODE, "internal", f"{type(error).__name__}: {error}"))
+
+
+def is_elsewhere(location: str) -> bool:
+    """Whether a medium must be fetched before anything of it can be read."""
+    return location[:5].lower() in ("http:", "https") or storage.is_remote(location)
+
+
+def _kind_by_name(location: str, kinds: frozenset[Kind]) -> Kind | None:
+    """What a file elsewhere most likely is to the task."""
+    suffix = PurePosixPath(location.partition("?")[0]).suffix.lower()
+    likely = [kind for kind in kinds if suffix in _extensions()[kind]]
+    return likely[0] if len(likely) == 1 else next(iter(kinds)) if len(kinds) == 1 else None
+
+
+@cache
+def _extensions() -> Mapping[Kind, frozenset[str]]:
+    from gemma4cli.inputs.names import EXTENSIONS  # its package imports Arrow
+
+    return EXTENSIONS
 
 
 def _picture(file: BinaryIO, content: Any, asked: Kind | None, kinds: frozenset[Kind], options: MediaOptions) -> Probe:

@@ -50,11 +50,14 @@ class Failure:
 class Media:
     """One medium as its input names it: where the bytes are, not what they turn out to be.
 
-    location: absolute path, or a file:, data:, http: or https: URI; empty when only `data` is given.
+    location: absolute path, or a file:, data:, http: or https: URI, or one that fsspec opens; empty when only `data`
+        is given.
     data: the bytes themselves, when the manifest carries them; they win over `location`.
     kind: what the input says it is (the column's name, the task); None lets the content decide.
     start_s, end_s: the part of its sound or frames that is meant, in seconds from its first sample or frame; None is
         its own start or end. Pictures are not cut by them.
+    span: where in the file at `location` the bytes lie, as start and length: a member of a tar; None is all of it.
+    version: of a file elsewhere, what its store says to tell it from what it was; None where nobody asked.
     """
 
     location: str
@@ -62,6 +65,8 @@ class Media:
     kind: Kind | None = None
     start_s: float | None = None
     end_s: float | None = None
+    span: tuple[int, int] | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +194,18 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetched:
+    """What was read from elsewhere: how many files, their bytes, and the seconds that it took."""
+
+    files: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Fetched) -> Fetched:
+        return Fetched(self.files + other.files, self.nbytes + other.nbytes, self.seconds + other.seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class Rendered:
     """A row ready for the engine.
 
@@ -208,6 +225,7 @@ class Rendered:
     render_ms: float
     attempts: int = 1
     asked: tuple[Tokens, ...] = ()
+    fetched: Fetched = Fetched()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +243,7 @@ class Split:
     duration_s: float | None
     decode_ms: float = 0.0
     attempts: int = 1
+    fetched: Fetched = Fetched()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +256,7 @@ class Unrendered:
     decode_ms: float | None = None
     render_ms: float | None = None
     attempts: int = 1
+    fetched: Fetched = Fetched()
 
 
 @dataclass(frozen=True, slots=True)

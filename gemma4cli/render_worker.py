@@ -10,6 +10,7 @@ import pickle
 import socket
 from dataclasses import replace
 
+from gemma4cli.media import traffic
 from gemma4cli.records import Item, Rendered, Split, Unrendered
 from gemma4cli.render import RenderJob
 from gemma4cli.transport import Outbox
@@ -53,6 +54,7 @@ def render(item: Item) -> Rendered | Unrendered | Split:
         _job = _unpickled(_pickled)
     assert _outbox is not None
     outcome = _job.render(item)
+    outcome = replace(outcome, fetched=traffic.take())
     if isinstance(outcome, Rendered):
         outcome = replace(outcome, payload=_outbox.send(outcome.payload))
     _tidy(isinstance(outcome, Rendered) and outcome.nbytes > TRIM)

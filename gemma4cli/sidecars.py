@@ -160,7 +160,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _file_of(media: Media) -> Path:
-    path = (local_path(media.location) if media.data is None else None) or ""
+    path = (local_path(media.location) if media.data is None and media.span is None else None) or ""
     if path.startswith("/") and Path(path).name:
         return Path(path)
     raise SidecarError("no_place", "this medium is no file that a sidecar could lie beside; --output-dir takes them")

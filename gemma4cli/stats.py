@@ -13,6 +13,7 @@ from typing import Any
 from gemma4cli import __version__
 from gemma4cli.busy import Busy
 from gemma4cli.errors import JobError
+from gemma4cli.fetching import Fetching
 from gemma4cli.rates import Pace
 from gemma4cli.records import Row, Status
 
@@ -38,6 +39,7 @@ class Stats:
         self.finish: Counter[str] = Counter()
         self.busy_ms: defaultdict[str, float] = defaultdict(float)
         self.busy = Busy(clock)
+        self.fetching = Fetching()
         self.pace = Pace()
         self._clock = clock
         self._began_at = datetime.now(UTC)
@@ -136,6 +138,7 @@ class Stats:
                 "output_tokens_per_s": round(self.tokens["output"] * rate, 3),
             },
             "busy": self.busy.summary(self.busy_ms["decode"] + self.busy_ms["render"], generating),
+            "fetched": self.fetching.summary(),
             "mean_ms": {name: round(total / self.done, 3) for name, total in self.busy_ms.items() if self.done},
             "started": self._began_at.isoformat(timespec="seconds"),
             "versions": versions(),

@@ -63,7 +63,8 @@ def record_of(row: Row, names: Mapping[str, str], answers: Sequence[str] = ()) -
 def manifest_record(item: Item) -> dict[str, Any]:
     """A row's input as a record that a manifest can have: absolute paths, the prompt and the carried columns.
 
-    Media without an address are null, as are long data: URIs: their bytes are in the manifest that they came from.
+    Media without an address are null, as are long data: URIs and members of a tar: their bytes are in the manifest
+    that they came from.
     """
     record: dict[str, Any] = {"id": item.id}
     if item.system is not None or any(isinstance(part, str) for part in item.content):
@@ -95,7 +96,8 @@ def _as_said(item: Item) -> dict[str, Any]:
 
 
 def _address(medium: Media) -> str | None:
-    return medium.location if medium.data is None and 0 < len(medium.location) <= _LONGEST_ADDRESS else None
+    named = medium.data is None and medium.span is None and 0 < len(medium.location) <= _LONGEST_ADDRESS
+    return medium.location if named else None
 
 
 def nbytes(row: Row) -> int:

@@ -74,7 +74,9 @@ def test_pages_are_counted_where_they_are_wanted() -> None:
 
 def test_what_is_on_other_hosts_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gemma4cli.media.download.download", None)
-    assert probe(Media("http://127.0.0.1:9/a.jpg"), PICTURES, MediaOptions()).kind is None
+    assert probe(Media("http://127.0.0.1:9/a"), PICTURES, MediaOptions()).kind is None
+    assert probe(Media("http://127.0.0.1:9/a.jpg?x=.mp4"), PICTURES, MediaOptions()).kind is Kind.IMAGE
+    assert probe(Media("s3://bucket/a.mp4"), PICTURES, MediaOptions()).kind is Kind.VIDEO
     found = probe(Media("https://example.org/a", kind=Kind.AUDIO), ALL, MediaOptions())
     assert (found.kind, found.failure) == (Kind.AUDIO, None)
 

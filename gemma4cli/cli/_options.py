@@ -45,13 +45,14 @@ class RunOptions:
     """
 
     inputs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="INPUT...",
             show_default=False,
-            help="Files, folders, quoted globs, one JSONL or Parquet manifest, or - for paths from standard input.",
+            help="Files, folders, quoted globs, JSONL or Parquet manifests, tar shards, a data set's folder, or - for "
+            "paths from standard input; each also as s3://, gs://, hf://, https:// and so on.",
         ),
-    ]
+    ] = None
     limit: Annotated[int | None, flag("--limit", panel=INPUT, min=1, metavar="N", help="Only the first N rows.")] = None
     shard: Annotated[
         str | None,
@@ -84,6 +85,35 @@ class RunOptions:
             help="Manifest column that names the rows. Default: id.",
         ),
     ] = None
+    columns: Annotated[
+        str | None,
+        flag("--columns", panel=INPUT, metavar="A,B", help="Carry only these columns to the output. Default: all."),
+    ] = None
+    where: Annotated[
+        str | None,
+        flag(
+            "--where",
+            panel=INPUT,
+            metavar="EXPR",
+            help="Only rows of which it is true: \"width > 512 and label == 'a'\".",
+        ),
+    ] = None
+    dataset: Annotated[
+        str | None,
+        flag("--dataset", panel=INPUT, metavar="OWNER/NAME", help="A data set of the Hugging Face hub as the input."),
+    ] = None
+    name: Annotated[
+        str | None, flag("--name", panel=INPUT, metavar="NAME", help="Which configuration of the data set.")
+    ] = None
+    split: Annotated[
+        str | None, flag("--split", panel=INPUT, metavar="SPLIT", help="Which split of the data set, or of its folder.")
+    ] = None
+    revision: Annotated[
+        str | None, flag("--revision", panel=INPUT, metavar="REV", help="Which branch, tag or commit of the data set.")
+    ] = None
+    streaming: Annotated[
+        bool, flag("--streaming", panel=INPUT, help="Read the data set while it is fetched, without a copy here.")
+    ] = False
     model: Annotated[
         str | None,
         flag(
@@ -198,6 +228,16 @@ class RunOptions:
             "--format",
             panel=OUTPUT,
             help="parquet or jsonl, where the output's name leaves it open; openai for lines as its batches have.",
+        ),
+    ] = None
+    fetch_concurrency: Annotated[
+        int | None,
+        flag(
+            "--fetch-concurrency",
+            panel=LIMITS,
+            metavar="N",
+            help="Rows read at a time, each by a process and a connection of its own. Default: one for each core, four "
+            "where the inputs are elsewhere.",
         ),
     ] = None
     max_failures: Annotated[
@@ -321,7 +361,7 @@ def takes(options: type[RunOptions]) -> Callable[[Callable[..., None]], Callable
             inspect.Parameter(
                 each.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if each.name == "inputs" else each.default,
+                default=each.default,
                 annotation=hints[each.name],
             )
             for each in fields(options)

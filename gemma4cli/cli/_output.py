@@ -171,7 +171,8 @@ def _state(stats: Stats) -> str:
     when = "" if left is None else f", {timedelta(seconds=round(left))} left"
     starved = stats.busy.starved
     idle = f", starved {starved:.0%}" if starved is not None and starved > WORTH_SAYING else ""
-    return f"{stats.done:,}{total} rows{failed}{when}, {rows:.1f}/s, {tokens:.0f} tok/s{idle}"
+    fetched = stats.fetching.state()
+    return f"{stats.done:,}{total} rows{failed}{when}, {rows:.1f}/s, {tokens:.0f} tok/s{idle}{fetched}"
 
 
 @contextlib.contextmanager
@@ -213,6 +214,11 @@ def print_summary(summary: dict[str, Any], output: str) -> None:
         f"{tokens.get('prompt', 0):,} tokens in, {tokens.get('output', 0):,} out; "
         f"{seconds['rows']:.1f} s after {seconds['engine_start']:.1f} s of start-up"
     )
+    fetched = summary["fetched"]
+    if fetched["files"]:
+        from gemma4cli.fetching import size
+
+        print_line(f"  {fetched['files']:,} files fetched, {size(fetched['bytes'])}, {fetched['mean_ms']:,.0f} ms each")
     busy = summary["busy"]
     if busy["engine_starved"] is not None:
         print_line(

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from gemma4cli.shards import Shard
 
 
+_LOOKED_AT = 16  # rows that say whether a job's media are elsewhere
+_ELSEWHERE = 4  # readers for each core, where they wait for a network
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A run that nothing speaks against, before anything of it is done. With a shard, `inputs` are the shard's own."""
@@ -40,7 +44,7 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
         UsageError, JobError: see `gemma4cli.errors`.
     """
     from gemma4cli import config as configuration
-    from gemma4cli import models, prompt_templates, shards, tasks
+    from gemma4cli import models, prompt_templates, shards, storage, tasks
     from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
     from gemma4cli.pending import Resume
@@ -51,9 +55,11 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
     shared = {
         field.name: getattr(options, field.name) for field in fields(configuration.Overrides) if field.name in mine
     }
+    named = _named(options)
+    allowed = frozenset(name for text in named for name in storage.protocols(text))
     config = configuration.build(
         task,
-        configuration.Overrides(**shared, engine_args=tuple(options.engine_arg or ()), **own),
+        configuration.Overrides(**shared, engine_args=tuple(options.engine_arg or ()), allow_protocols=allowed, **own),
     )
     output = output_path(task, options)
     _refuse_contradictions(options)
@@ -63,7 +69,7 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
         model.require("transcribe, as --with-audio asks", frozenset({Kind.AUDIO}))
     _refuse_no_room(config, model)
     inputs = open_inputs(
-        options.inputs,
+        named,
         InputOptions(
             kinds=tasks.sought_kinds(config),
             kind=tasks.wanted_kind(task),
@@ -71,9 +77,17 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
             prompt_column=options.prompt_column,
             id_column=options.id_column,
             limit=None if options.limit is None else min(options.limit, sys.maxsize),
+            columns=None if options.columns is None else tuple(filter(None, options.columns.split(","))),
+            where=options.where,
+            split=options.split,
+            config_name=options.name,
+            revision=options.revision,
+            streaming=options.streaming,
+            allow_private_hosts=options.allow_private_hosts,
         ),
-        _standard_input() if "-" in options.inputs else None,
+        _standard_input() if "-" in named else None,
     )
+    config = replace(config, limits=replace(config.limits, readers=_readers(config, inputs)))
     _refuse_columns_of_files(options, inputs)
     inputs = prompt_templates.told(inputs, config.wordings)
     if task == "annotate" and not (config.prompts.text or config.outputs or options.prompt_column or inputs.speaking):
@@ -201,6 +215,26 @@ def _with_texts(options: RunOptions) -> RunOptions:
     return replace(options, **found, outputs=outputs)
 
 
+def _named(options: RunOptions) -> list[str]:
+    """The inputs, with the data set of --dataset as what it is among them."""
+    from gemma4cli.inputs.hub import PREFIX
+
+    return [*(options.inputs or ()), *([] if options.dataset is None else [PREFIX + options.dataset])]
+
+
+def _readers(config: RunConfig, inputs: Inputs) -> int | None:
+    """Rows that are read at a time: waiting for a network takes no core."""
+    from itertools import islice
+
+    from gemma4cli import resources
+    from gemma4cli.probe import is_elsewhere
+
+    if config.limits.readers is not None:
+        return config.limits.readers
+    first = (medium for item in islice(inputs, _LOOKED_AT) for medium in item.media if medium.data is None)
+    return _ELSEWHERE * resources.cores() if any(is_elsewhere(medium.location) for medium in first) else None
+
+
 def _refuse_contradictions(options: RunOptions) -> None:
     from gemma4cli.errors import UsageError
 
@@ -254,7 +288,6 @@ def _standard_input() -> BinaryIO:
 def _refuse_columns_of_files(options: RunOptions, inputs: Inputs) -> None:
     """Files and folders have no columns: a flag about them would say nothing."""
     from gemma4cli.errors import UsageError
-    from gemma4cli.inputs.names import JSONL_EXTENSIONS, PARQUET_EXTENSIONS, extension
 
     given = {
         "--media-column": options.media_column,
@@ -262,13 +295,8 @@ def _refuse_columns_of_files(options: RunOptions, inputs: Inputs) -> None:
         "--id-column": options.id_column,
     }
     flag = next((flag for flag, column in given.items() if column), None)
-    if flag is None or len(inputs.columns):
+    if flag is None or inputs.tabular:
         return
-    for text in options.inputs:
-        if extension(text) in JSONL_EXTENSIONS | PARQUET_EXTENSIONS:
-            return
-        if Path(text).is_dir() and any(extension(path.name) in PARQUET_EXTENSIONS for path in Path(text).rglob("*")):
-            return
     raise UsageError(
         f"{flag} names a column of a manifest, and the inputs are files",
         f"Leave it out, or give a .jsonl or .parquet manifest that has the column {given[flag]}.",
@@ -314,7 +342,8 @@ def _job(
                 _output.print_line(f"  {name} = {value}")
         engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, stats.engine_ready)
         rows = None if config.cuts else pending.total
-        pool = RenderPool(RenderJob(config, model, bare.renderer), limits.row_timeout_s, events.put, rows)
+        job = RenderJob(config, model, bare.renderer)
+        pool = RenderPool(job, limits.row_timeout_s, events.put, rows, limits.readers)
         try:
             with stop.on_signals(limits.grace_s, drain, kill):
                 return pipeline.run(config, pending, pool, engine, sink, stats, events, companions)

@@ -1,20 +1,25 @@
-"""What the user named -> Items: folders, files, glob patterns, manifests (JSON Lines, Parquet), paths on stdin."""
+"""What the user named -> Items: folders, files, glob patterns, paths on stdin; manifests, tar shards, data sets."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TextIO
 
 import pyarrow as pa
 
+from gemma4cli import storage
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
-from gemma4cli.inputs import files, manifests
-from gemma4cli.inputs.names import EXTENSIONS, JSONL_EXTENSIONS, PARQUET_EXTENSIONS, extension
+from gemma4cli.inputs import files, folders, hub, jsonl, parquet, remote, tars
+from gemma4cli.inputs.manifests import Table, open_table
+from gemma4cli.inputs.names import JSONL_EXTENSIONS, PARQUET_EXTENSIONS, extension, is_shard
+from gemma4cli.inputs.opened import file_at
 from gemma4cli.inputs.options import InputOptions, Inputs
 from gemma4cli.records import Item, Kind
 
@@ -25,7 +30,7 @@ def open_inputs(inputs: Sequence[str], options: InputOptions, stdin: TextIO | Bi
     """Finds out what the arguments are, and checks all that can be checked without opening media.
 
     Args:
-        inputs: files, folders, glob patterns, URIs; or manifests; or `-` for a list of paths.
+        inputs: files, folders, glob patterns, URIs; or manifests, tar shards or a data set; or `-` for a list of paths.
         stdin: where `-` reads; the process's own if None.
 
     Raises:
@@ -39,38 +44,50 @@ def open_inputs(inputs: Sequence[str], options: InputOptions, stdin: TextIO | Bi
     if "-" in inputs:
         if len(inputs) > 1:
             raise UsageError("- (paths on standard input) cannot be mixed with other inputs", "give one or the other")
-        return _listed(_read(stdin or sys.stdin), options)
+        return _without_columns(_listed(_read(stdin or sys.stdin), options), options)
     arguments = list(chain.from_iterable(_expanded(text) for text in inputs))
-    formats = {argument.format for argument in arguments}
-    paths = [argument.path for argument in arguments]
-    if formats == {"folder"} and len(arguments) == 1:
-        parts = _parquet_parts(paths[0])
-        if parts:
-            return manifests.open_parquet(parts, options, printable(paths[0]))
-    if formats == {"jsonl"}:
-        return manifests.open_jsonl([Path(path) for path in paths], options)
-    if formats == {"parquet"}:
-        return manifests.open_parquet([Path(path) for path in paths], options)
-    manifest = next((argument for argument in arguments if argument.format in {"jsonl", "parquet"}), None)
+    table = _table(arguments, options)
+    if table is not None:
+        return open_table(table, options)
+    manifest = next((argument for argument in arguments if argument.format not in {"file", "folder"}), None)
     if manifest is not None:
-        other = next(argument for argument in arguments if argument.format != manifest.format)
-        message = f"the manifest {printable(manifest.path)} cannot be mixed with {printable(other.path)}"
+        other = next((argument for argument in arguments if argument.format != manifest.format), manifest)
+        message = f"{_WORDS[manifest.format]} {printable(manifest.path)} cannot be mixed with {printable(other.path)}"
         raise UsageError(message, "give manifests of one format, or files and folders")
-    return _found(arguments, options)
+    return _without_columns(_found(arguments, options), options)
 
 
 class _Argument(NamedTuple):
     path: str
-    format: str  # folder, file, jsonl or parquet
+    format: str  # folder, file, jsonl, parquet, shard or data set
+    walk: files.Walk | None = None  # of a folder
+    version: str | None = None
+
+
+_WORDS = {"jsonl": "the manifest", "parquet": "the manifest", "shard": "the shard", "data set": "the data set"}
 
 
 def _expanded(text: str) -> list[_Argument]:
+    """What one text of the command means."""
+    if text.startswith(hub.PREFIX):
+        return [_Argument(text.removeprefix(hub.PREFIX), "data set")]
+    if files.has_braces(text):
+        return list(chain.from_iterable(_expanded(each) for each in files.braces(text)))
+    if storage.is_remote(text):
+        if remote.is_pattern(text):
+            found = remote.expand(text)
+            if not found:
+                raise UsageError(f"nothing matches {storage.shown(text)}")
+            return [_Argument(each.shown, _format(each.shown), version=each.version) for each in found]
+        if remote.kind_of(text) == "folder":
+            return [_Argument(text, "folder", remote.walk(text))]
+        return [_Argument(text, _format(text))]
     if files.is_uri(text):
-        return [_Argument(text, "file")]
+        return [_Argument(text, _format(text.partition("?")[0]) if text[:4].lower() == "http" else "file")]
     scheme = files.unsupported_scheme(text)
     if scheme is not None:
         message = f"{printable(text)}: {scheme}:// cannot be read"
-        raise UsageError(message, "copy it here, or give an http(s) address")
+        raise UsageError(message, "copy it here, or give an http(s) address or a store's")
     if files.is_pattern(text):
         paths = files.expand(text)
         if not paths:
@@ -78,7 +95,9 @@ def _expanded(text: str) -> list[_Argument]:
         return [_Argument(path, _format(path)) for path in paths]
     try:
         os.lstat(text)
-        return [_Argument(text, "folder" if Path(text).is_dir() else _format(text))]
+        if Path(text).is_dir():
+            return [_Argument(text, "folder", partial(files.walk, text))]
+        return [_Argument(text, _format(text))]
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"no such file or folder: {printable(text) or repr(text)}") from None
     except (OSError, ValueError) as error:
@@ -87,19 +106,75 @@ def _expanded(text: str) -> list[_Argument]:
 
 
 def _format(path: str) -> str:
+    if is_shard(path):
+        return "shard"
     suffix = extension(path)
     return "jsonl" if suffix in JSONL_EXTENSIONS else "parquet" if suffix in PARQUET_EXTENSIONS else "file"
 
 
-def _parquet_parts(folder: str) -> list[Path]:
-    """The Parquet files of a folder that holds no other data; empty if it is a folder of something else."""
-    data = frozenset[str]().union(PARQUET_EXTENSIONS, JSONL_EXTENSIONS - {".json"}, *EXTENSIONS.values())
-    parts = []
-    for found in files.walk(folder, lambda name: extension(name) in data):
-        if found.unreadable is not None or extension(found.name) not in PARQUET_EXTENSIONS:
-            return []
-        parts.append(Path(found.shown))
-    return parts
+def _table(arguments: list[_Argument], options: InputOptions) -> Table | None:
+    """The arguments as one table, where that is what they are."""
+    formats = {argument.format for argument in arguments}
+    if len(formats) > 1:
+        return None
+    (format_,) = formats
+    first = arguments[0].path
+    if format_ == "data set":
+        if len(arguments) > 1:
+            raise UsageError("one data set at a time", "run the command for each of them")
+        return hub.open_named(first, options)
+    if format_ == "folder":
+        return _folder(arguments[0], options) if len(arguments) == 1 else None
+    if format_ == "file":
+        return None
+    _refuse_flags_of_data_sets(options)
+    paths = [argument.path for argument in arguments]
+    return _of_format(format_, paths, options)
+
+
+def _folder(argument: _Argument, options: InputOptions) -> Table | None:
+    """A folder as a table, where it is a data set rather than a heap of media."""
+    folder, walk = argument.path, argument.walk
+    assert walk is not None
+    if not storage.is_remote(folder) and hub.is_saved(folder):
+        return hub.open_saved(folder, options)
+    lists = folders.of_split(found, options.split, folder) if (found := folders.listing(walk)) else []
+    table = folders.open_listing(folder, lists, options) if lists else None
+    if table is not None:
+        return table
+    parts = folders.parts(walk)
+    if not parts:
+        return None
+    paths = [each.shown for each in folders.of_split(parts, options.split, folder)]
+    return _of_format(_format(paths[0]), paths, options, folder)
+
+
+def _of_format(format_: str, paths: list[str], options: InputOptions, folder: str | None = None) -> Table:
+    at = partial(file_at, allow_private_hosts=options.allow_private_hosts)
+    if format_ == "jsonl":
+        return jsonl.open_lines([at(path, whole=True) for path in paths], None if options.where else options.limit)
+    sources = [at(path) for path in paths]
+    if format_ == "shard":
+        return tars.open_tars(sources, options.kinds, options.media_columns)
+    return parquet.open_parquet(sources, None if folder is None else printable(folder), folder)
+
+
+def _refuse_flags_of_data_sets(options: InputOptions) -> None:
+    for flag, given in (("--split", options.split), ("--name", options.config_name), ("--revision", options.revision),
+                        ("--streaming", options.streaming)):  # fmt: skip
+        if given:
+            raise UsageError(
+                f"{flag} is about data sets, and the input is none", "leave it out, or give --dataset NAME"
+            )
+
+
+def _without_columns(inputs: Inputs, options: InputOptions) -> Inputs:
+    """Refuses flags about columns where there are none."""
+    _refuse_flags_of_data_sets(options)
+    for flag, given in (("--where", options.where), ("--columns", options.columns)):
+        if given:
+            raise UsageError(f"{flag} is about columns of a manifest, and the inputs are files", "leave it out")
+    return inputs
 
 
 def _found(arguments: list[_Argument], options: InputOptions) -> Inputs:
@@ -108,7 +183,10 @@ def _found(arguments: list[_Argument], options: InputOptions) -> Inputs:
         if argument.format != "folder":
             total += 1
             continue
-        seen = files.scan(argument.path, options.kinds, None if options.limit is None else max(options.limit, 1))
+        assert argument.walk is not None
+        seen = files.scan(
+            argument.path, argument.walk, options.kinds, None if options.limit is None else max(options.limit, 1)
+        )
         if not seen.taken:
             raise _nothing_under(argument.path, seen, options.kinds)
         total += seen.taken
@@ -116,12 +194,12 @@ def _found(arguments: list[_Argument], options: InputOptions) -> Inputs:
 
     def discover() -> Iterator[files.Found]:
         for argument in arguments:
-            if argument.format != "folder":
-                yield files.Found(argument.path, argument.path)
+            if argument.walk is None:
+                yield files.Found(argument.path, argument.path, version=argument.version)
                 continue
-            for found in files.media_below(argument.path, options.kinds):
+            for found in files.media_below(argument.walk, options.kinds):
                 # One folder's ids are relative to it; those of several are told apart by the folder.
-                yield found if alone else files.Found(found.shown, found.shown, found.unreadable)
+                yield found if alone else replace(found, name=found.shown)
 
     return _rows(discover, total, options)
 
@@ -129,7 +207,7 @@ def _found(arguments: list[_Argument], options: InputOptions) -> Inputs:
 def _nothing_under(folder: str, seen: files.Scan, kinds: frozenset[Kind]) -> UsageError:
     words = {Kind.IMAGE: "images", Kind.AUDIO: "audio files", Kind.VIDEO: "videos"}
     wanted = " or ".join(words[kind] for kind in Kind if kind in kinds) or "media"
-    shown = printable(folder).rstrip("/") + "/"
+    shown = storage.shown(folder).rstrip("/") + "/"
     if not seen.others:
         return UsageError(f"no {wanted} under {shown}: there are no files in it")
     files_of = "1 file of another kind was" if seen.others == 1 else f"{seen.others} files of other kinds were"

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gemma4cli.errors import ParseError
@@ -47,7 +48,8 @@ def media_of(cell: Any, column: MediaColumn, folder: str, kind: Kind | None) -> 
     """The media that a cell names, in order.
 
     Args:
-        cell: a path, a URI, bytes, a {bytes, path} struct, or under a column of lists several of them.
+        cell: a path, a URI, bytes, a {bytes, path} struct, a medium as it is, or under a column of lists several of
+            them.
         column: where it stands, for messages and for whether lists are allowed.
         folder: what relative paths are relative to.
         kind: what the media are, when that is known.
@@ -64,6 +66,8 @@ def media_of(cell: Any, column: MediaColumn, folder: str, kind: Kind | None) -> 
 
 def _medium(cell: Any, column: MediaColumn, folder: str, kind: Kind | None) -> Media:
     name = printable(column.name)
+    if isinstance(cell, Media):
+        return replace(cell, kind=kind)
     if isinstance(cell, bytes):
         return Media("", _not_empty(cell, name), kind)
     if isinstance(cell, Mapping):
@@ -79,7 +83,7 @@ def _medium(cell: Any, column: MediaColumn, folder: str, kind: Kind | None) -> M
     if isinstance(cell, str) and cell.strip():
         scheme = unsupported_scheme(cell)
         if scheme is not None:
-            message = f"{printable(cell)}: {scheme}:// cannot be read; use a path, or file, http, https or data"
+            message = f"{printable(cell)}: {scheme}:// cannot be read; use a path, http, https, data or a store's URI"
             raise ParseError("unsupported_scheme", message)
         return Media(_location(cell, folder), kind=kind)
     if is_blank(cell):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from gemma4cli import storage
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import encodable, printable
 from gemma4cli.inputs.names import EXTENSIONS, extension, extensions_of, natural_key
@@ -16,6 +17,9 @@ from gemma4cli.records import Failure, Item, Kind, Media, Stage
 
 _URI = re.compile(r"(?:https?|file)://|data:", re.IGNORECASE)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+_BRACES = re.compile(r"\{([^{},]*(?:,[^{},]*)+|[0-9]+\.\.[0-9]+)\}")
+_RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
+_MOST_BRACES = 100_000
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -26,11 +30,19 @@ class Found:
     name: what becomes the row's id.
     shown: the path as the user would write it.
     unreadable: why this folder could not be listed; None for media.
+    version: of a file elsewhere, what its listing says to tell it from what it was.
     """
 
     name: str
     shown: str
     unreadable: str | None = None
+    version: str | None = None
+
+
+Wanted = Callable[[str], bool]
+"""Whether a file is wanted, by its name alone."""
+Walk = Callable[[Wanted], Iterator[Found]]
+"""The files below a folder that are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +61,26 @@ def joined(folder: str, path: str) -> str:
 
 def is_uri(text: str) -> bool:
     """Whether the text names its bytes by a URI that can be fetched, rather than by a path."""
-    return _URI.match(text) is not None
+    return _URI.match(text) is not None or storage.is_remote(text)
 
 
 def unsupported_scheme(text: str) -> str | None:
-    """The scheme of a URI that cannot be fetched (`ftp`, `s3`); None for paths and for URIs that can be."""
+    """The scheme of a URI that nobody here knows (`gopher`); None for paths and for URIs that can be fetched."""
     match = None if is_uri(text) else _SCHEME.match(text)
     return match[1].lower() if match else None
 
 
 def is_pattern(text: str) -> bool:
     """Whether the text is to be expanded: it has wildcards, and no file has that very name."""
-    return _MAGIC.search(text) is not None and not is_uri(text) and not os.path.lexists(text)
+    return is_magic(text) and not is_uri(text) and not os.path.lexists(text)
 
 
-def walk(folder: str, wanted: Callable[[str], bool]) -> Iterator[Found]:
+def is_magic(text: str) -> bool:
+    """Whether the text has wildcards."""
+    return _MAGIC.search(text) is not None
+
+
+def walk(folder: str, wanted: Wanted) -> Iterator[Found]:
     """Every file below a folder that is wanted by name, in natural order, hidden files and folders left out.
 
     Links to folders are followed when they lead out of the tree, and each folder is entered once, so that loops
@@ -112,7 +129,7 @@ def _enter(folder: str, root: str, entered: set[str]) -> bool:
     return True
 
 
-def scan(folder: str, kinds: frozenset[Kind], limit: int | None = None) -> Scan:
+def scan(folder: str, walk: Walk, kinds: frozenset[Kind], limit: int | None = None) -> Scan:
     """Counts the media below a folder, up to a limit, and the files that are not.
 
     Raises:
@@ -130,17 +147,43 @@ def scan(folder: str, kinds: frozenset[Kind], limit: int | None = None) -> Scan:
         return suffix in suffixes
 
     taken = 0
-    for found in islice(walk(folder, wanted), limit):
+    for found in islice(walk(wanted), limit):
         if found.unreadable is not None and found.name == "":
             raise UsageError(f"cannot read the folder {printable(folder)}: {found.unreadable}")
         taken += 1
     return Scan(taken, others, frozenset(seen))
 
 
-def media_below(folder: str, kinds: frozenset[Kind]) -> Iterator[Found]:
+def media_below(walk: Walk, kinds: frozenset[Kind]) -> Iterator[Found]:
     """The files below a folder whose extension belongs to one of the kinds, in natural order."""
     suffixes = extensions_of(kinds)
-    return walk(folder, lambda name: extension(name) in suffixes)
+    return walk(lambda name: extension(name) in suffixes)
+
+
+def has_braces(text: str) -> bool:
+    """Whether the text has `{000..009}` or `{a,b}` to be expanded: nothing local has that very name."""
+    return text[:5].lower() != "data:" and _BRACES.search(text) is not None and not os.path.lexists(text)
+
+
+def braces(text: str) -> list[str]:
+    """The texts that `{000..009}` and `{a,b}` stand for, in order, with as many digits as the first number has.
+
+    Raises:
+        UsageError: they are more than anybody means.
+    """
+    match = _BRACES.search(text)
+    if match is None:
+        return [text]
+    bounds = _RANGE.fullmatch(match[1])
+    if bounds is None:
+        choices = match[1].split(",")
+    else:
+        first, last = int(bounds[1]), int(bounds[2])
+        if abs(last - first) >= _MOST_BRACES:
+            raise UsageError(f"{printable(text)} stands for more than {_MOST_BRACES:,} names")
+        step = 1 if first <= last else -1
+        choices = [str(number).zfill(len(bounds[1])) for number in range(first, last + step, step)]
+    return [each for choice in choices for each in braces(text[: match.start()] + choice + text[match.end() :])]
 
 
 def expand(pattern: str) -> list[str]:
@@ -173,10 +216,10 @@ def item_of(found: Found, row_index: int, kind: Kind | None, working_folder: str
         return Item(row_index, name, source, failure=Failure(Stage.FETCH, "unreadable_folder", message))
     scheme = unsupported_scheme(found.shown)
     if scheme is not None and not os.path.lexists(found.shown):
-        message = f"{source}: {scheme}:// cannot be read; copy the file here, or give an http(s) address"
+        message = f"{source}: {scheme}:// cannot be read; copy the file here"
         return Item(row_index, name, source, failure=Failure(Stage.PARSE, "unsupported_scheme", message))
     location = found.shown if is_uri(found.shown) else joined(working_folder, found.shown)
-    return Item(row_index, name, shorten_data(source), (Media(location, kind=kind),))
+    return Item(row_index, name, shorten_data(source), (Media(location, kind=kind, version=found.version),))
 
 
 def shorten_data(source: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from gemma4cli.errors import JobError, ParseError, UsageError
-from gemma4cli.escaping import printable, without_surrogates
+from gemma4cli.escaping import without_surrogates
 from gemma4cli.inputs.json_types import ColumnTypes
+from gemma4cli.inputs.manifests import Entry, Table, Wanted
+from gemma4cli.inputs.opened import InputFile
 
 _BOM = b"\xef\xbb\xbf"
 _FOREIGN = {
@@ -28,28 +31,28 @@ _CHUNK_ROWS = 10_000
 _CHUNK_BYTES = 16 << 20
 
 
-def check(path: Path) -> None:
+def check(source: InputFile) -> None:
     """Refuses a file that is not lines of JSON at all.
 
     Raises:
         UsageError: it cannot be opened, or is compressed, UTF-16, Parquet or one JSON array.
     """
     try:
-        if not path.is_file():
-            raise UsageError(f"{printable(str(path))} is not a regular file", "a manifest is read more than once")
-        with path.open("rb") as file:
+        if source.path is not None and not Path(source.path).is_file():
+            raise UsageError(f"{source.name} is not a regular file", "a manifest is read more than once")
+        with source.open() as file:
             head = file.read(4096)
     except OSError as error:
-        raise UsageError(f"cannot read {printable(str(path))}: {error.strerror or error}") from error
+        raise UsageError(f"cannot read {source.name}: {error.strerror or error}") from error
     for magic, (what, hint) in _FOREIGN.items():
         if head.startswith(magic):
-            raise UsageError(f"{printable(str(path))} {what}, not lines of JSON", hint)
+            raise UsageError(f"{source.name} {what}, not lines of JSON", hint)
     if head.removeprefix(_BOM).lstrip().startswith(b"["):
-        message = f"{printable(str(path))} is one JSON array, not one object a line"
+        message = f"{source.name} is one JSON array, not one object a line"
         raise UsageError(message, "convert it first: jq -c '.[]'")
 
 
-def records(path: Path, passed: int = 0) -> Iterator[tuple[int, dict[str, Any] | ParseError, int]]:
+def records(source: InputFile, passed: int = 0) -> Iterator[tuple[int, dict[str, Any] | ParseError, int]]:
     """Line number from 1, the line's object or what is wrong with it, and its bytes; blank lines are left out.
 
     NaN, Infinity, numbers beyond a double and integers of any length are taken, as Python's json takes them. `passed`
@@ -59,7 +62,7 @@ def records(path: Path, passed: int = 0) -> Iterator[tuple[int, dict[str, Any] |
         JobError: the file cannot be read any further.
     """
     try:
-        with path.open("rb") as file:
+        with source.open() as file:
             for number, line in enumerate(file, 1):
                 if number == 1:
                     line = line.removeprefix(_BOM)
@@ -73,7 +76,7 @@ def records(path: Path, passed: int = 0) -> Iterator[tuple[int, dict[str, Any] |
                 except ParseError as error:
                     yield number, error, len(line)
     except OSError as error:
-        raise JobError(f"cannot read {printable(str(path))}: {error.strerror or error}") from error
+        raise JobError(f"cannot read {source.name}: {error.strerror or error}") from error
 
 
 def _record(line: bytes) -> dict[str, Any]:
@@ -107,23 +110,42 @@ def _levels(value: Any) -> int:
     return depth
 
 
-def describe(paths: list[Path], limit: int | None) -> tuple[pa.Schema, frozenset[str], list[int]]:
-    """Reads the files once: the columns' types, those that go as JSON text, and the rows of each file.
-
-    Memory is bounded by a chunk of lines.
+def open_lines(sources: Sequence[InputFile], limit: int | None) -> Table:
+    """The lines of some files as one table. At most `limit` rows count, where that is not None.
 
     Raises:
         UsageError: a file is not lines of JSON, or has no end of different columns.
     """
+    schema, as_json, counts = _described(sources, limit)
+
+    def read(wanted: Wanted) -> Iterator[Entry]:
+        start = 0
+        for source, count in zip(sources, counts, strict=True):
+            passed = max(0, min(count, wanted.first - start))
+            numbers = itertools.count(start + passed)
+            start += count
+            # Not more than were counted: the file may have grown, and the types are those of the rows that were seen.
+            for line, record, _ in islice(records(source, passed), count - passed):
+                yield Entry(next(numbers), f"{source.name} line {line}", record, source.folder)
+
+    name = sources[0].name if len(sources) == 1 else f"{sources[0].name} and {len(sources) - 1} more"
+    return Table(name, schema, sum(counts), read, as_json, skips=True)
+
+
+def _described(sources: Sequence[InputFile], limit: int | None) -> tuple[pa.Schema, frozenset[str], list[int]]:
+    """Reads the files once: the columns' types, those that go as JSON text, and the rows of each file.
+
+    Memory is bounded by a chunk of lines.
+    """
     types = ColumnTypes()
     counts: list[int] = []
-    for path in paths:
-        check(path)
+    for source in sources:
+        check(source)
         left = None if limit is None else limit - sum(counts)
         rows = 0
         chunk: list[dict[str, Any]] = []
         held = 0
-        for _, record, size in islice(records(path), left):
+        for _, record, size in islice(records(source), left):
             rows += 1
             if isinstance(record, ParseError):
                 continue

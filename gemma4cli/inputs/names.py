@@ -21,6 +21,7 @@ EXTENSIONS: dict[Kind, frozenset[str]] = {
 }
 JSONL_EXTENSIONS = frozenset({".jsonl", ".ndjson", ".json"})
 PARQUET_EXTENSIONS = frozenset({".parquet", ".pq"})
+_SHARD_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 
 _NUMBERS = re.compile("[0-9]+")
 
@@ -33,6 +34,11 @@ def extension(name: str) -> str:
 def extensions_of(kinds: frozenset[Kind]) -> frozenset[str]:
     """Every extension that belongs to one of the kinds."""
     return frozenset[str]().union(*(EXTENSIONS[kind] for kind in kinds))
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file is a tar shard, compressed or not, by its name."""
+    return name.lower().endswith(_SHARD_ENDINGS)
 
 
 def natural_key(path: str) -> str:

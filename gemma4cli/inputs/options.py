@@ -23,6 +23,10 @@ class InputOptions:
     limit: at most so many rows.
     kind: what every medium is to the task, whatever its column is called; None lets the input say. Columns called after
         it go before others.
+    columns: those of a manifest that are carried to the output; None carries all.
+    where: only rows that this expression is true of; see `where`.
+    split, config_name, revision, streaming: of a data set; the last two and the name are of one on the hub.
+    allow_private_hosts: manifests may be fetched from private addresses.
     """
 
     kinds: frozenset[Kind]
@@ -31,6 +35,13 @@ class InputOptions:
     id_column: str | None = None
     limit: int | None = None
     kind: Kind | None = None
+    columns: tuple[str, ...] | None = None
+    where: str | None = None
+    split: str | None = None
+    config_name: str | None = None
+    revision: str | None = None
+    streaming: bool = False
+    allow_private_hosts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,7 @@ class Inputs:
     total: how many there are, as far as that is known beforehand.
     columns: types of the columns carried to the output, with the input's names; `huggingface` metadata if it had any.
     speaking: rows may bring what is to be asked of them, as texts among their media.
+    tabular: rows have columns, whether or not any are carried.
     _since: the rows from a position on, where those before it can be passed over more cheaply than by reading them.
     """
 
@@ -47,6 +59,7 @@ class Inputs:
     columns: pa.Schema
     _rows: Callable[[], Iterator[Item]] = field(repr=False)
     speaking: bool = False
+    tabular: bool = False
     _since: Callable[[int], Iterator[Item]] | None = field(default=None, repr=False)
 
     def __iter__(self) -> Iterator[Item]:

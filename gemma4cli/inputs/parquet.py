@@ -2,51 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from gemma4cli.errors import ParseError, UsageError
 from gemma4cli.escaping import printable
-from gemma4cli.tables import is_inexact, python_values
+from gemma4cli.inputs.manifests import Entry, Table, Wanted
+from gemma4cli.inputs.opened import InputFile
+from gemma4cli.inputs.plain import plain, values_of
+from gemma4cli.inputs.where import Where
 
 _BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 4096
 _BUFFER_BYTES = 1 << 20  # a row group of images is read by and by, not whole
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 
-def describe(paths: list[Path]) -> tuple[pa.Schema, list[int]]:
-    """The columns of all files together, in plain types, and the rows of each.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A file of a table: its rows, and the columns that its folders' names say (`split=train/`)."""
+
+    file: InputFile
+    rows: int
+    constants: Mapping[str, Any]
+
+
+def open_parquet(files: Sequence[InputFile], name: str | None = None, folder: str | None = None) -> Table:
+    """Parquet files as one table; only their footers are read.
+
+    Args:
+        name: what they are together, for messages.
+        folder: what they are parts of; folders in it called `column=value` are columns, as in Hive.
 
     Raises:
-        UsageError: a file cannot be read, has two columns of one name, or other types than the first.
+        UsageError: a file cannot be read, or has two columns of one name, or other types than the first.
     """
+    below = [file.shown.removeprefix(folder.rstrip("/") + "/") if folder else "" for file in files]
+    schema, counts = _described(files)
+    constants, kinds = _partitions(below, schema.names)
+    schema = pa.schema([*schema, *(pa.field(column, kind) for column, kind in kinds.items())], schema.metadata)
+    _refuse_unwritable(schema)
+    parts = [_Part(*each) for each in zip(files, counts, constants, strict=True)]
+
+    def read(wanted: Wanted) -> Iterator[Entry]:
+        start = 0
+        for part in parts:
+            if start + part.rows <= wanted.first:
+                start += part.rows
+                continue
+            for row, record in _records(part, schema, replace(wanted, first=max(0, wanted.first - start))):
+                number = start + row
+                yield Entry(number, f"{part.file.name} row {number}", record, part.file.folder)
+            start += part.rows
+
+    together = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
+    return Table(name or together, schema, sum(counts), read, selects=True, skips=True)
+
+
+def _described(files: Sequence[InputFile]) -> tuple[pa.Schema, list[int]]:
+    """The columns of all files together, in plain types, and the rows of each."""
     schemas, counts = [], []
-    for path in paths:
-        name = printable(str(path))
+    for source in files:
         try:
-            with pq.ParquetFile(path) as file:
+            with _opened(source) as file:
                 schema, rows = file.schema_arrow, file.metadata.num_rows
         except _UNREADABLE as error:
             hint = "was it cut short while being written or copied?"
-            raise UsageError(f"{name} is not a Parquet file that can be read: {_first_line(error)}", hint) from error
+            raise UsageError(
+                f"{source.name} is not a Parquet file that can be read: {_first_line(error)}", hint
+            ) from error
         if not schema.names:
-            raise UsageError(f"{name} has no columns", "give a Parquet file that names media")
+            raise UsageError(f"{source.name} has no columns", "give a Parquet file that names media")
         twice = {column for column in schema.names if schema.names.count(column) > 1}
         if twice:
-            raise UsageError(f"{name} has several columns of the name {printable(min(twice))}", "rename them")
+            raise UsageError(f"{source.name} has several columns of the name {printable(min(twice))}", "rename them")
         schemas.append(pa.schema([field.with_type(plain(field.type)) for field in schema], schema.metadata))
         counts.append(rows)
     try:
         unified = pa.unify_schemas(schemas, promote_options="permissive") if schemas else pa.schema([])
     except pa.ArrowException as error:
         raise UsageError(f"the Parquet files have columns of different types: {_first_line(error)}") from error
-    _refuse_unwritable(unified)
     return unified, counts
+
+
+def _opened(source: InputFile) -> pq.ParquetFile:
+    where = source.path if source.path is not None else source.open()
+    return pq.ParquetFile(where, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+
+
+def _partitions(paths: Sequence[str], columns: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, pa.DataType]]:
+    """What the names of its folders say of each file, and the types: numbers where all are whole numbers."""
+    said: list[dict[str, str | None]] = []
+    for path in paths:
+        pairs = (segment.partition("=") for segment in path.split("/")[:-1] if "=" in segment)
+        said.append({unquote(name): None if value == _NO_VALUE else unquote(value) for name, _, value in pairs})
+    names = dict.fromkeys(name for each in said for name in each if name and name not in columns)
+    values = {name: [each.get(name) for each in said] for name in names}
+    whole = {name for name in names if all(text is None or _WHOLE.fullmatch(text) for text in values[name])}
+    kinds = {name: pa.int64() if name in whole else pa.string() for name in names}
+    typed = [
+        {
+            name: int(text) if name in whole and (text := each.get(name)) is not None else each.get(name)
+            for name in names
+        }
+        for each in said
+    ]
+    return typed, kinds
 
 
 def _refuse_unwritable(schema: pa.Schema) -> None:
@@ -72,137 +146,82 @@ def _repeated(kind: pa.DataType) -> str | None:
     return twice[0] if twice else next((found for f in inner if (found := _repeated(f.type)) is not None), None)
 
 
-def records(path: Path, schema: pa.Schema, passed: int = 0) -> Iterator[dict[str, Any] | ParseError]:
-    """One row after the other as Python values, `schema`'s columns; a row group that is damaged gives errors.
+def _records(part: _Part, schema: pa.Schema, wanted: Wanted) -> Iterator[tuple[int, dict[str, Any] | ParseError]]:
+    """The wanted columns of the rows that `wanted.where` takes, each with its place; a damaged row group gives errors.
 
-    `passed` rows are passed over at the beginning; row groups among them are not read.
+    Row groups before `wanted.first`, a place in the file, are not read.
 
     Times that Python has no exact type for (nanoseconds of a day, years after 9999) come as Arrow stores them, as
     integers: these fit the column's type again, and travel between processes.
     """
-    with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
-        names = [name for name in schema.names if name in file.schema_arrow.names]
-        fields = [schema.field(name) for name in names]
+    where = wanted.where
+    constants = {name: value for name, value in part.constants.items() if name in wanted.columns}
+    with _opened(part.file) as file:
+        there = [name for name in schema.names if name in file.schema_arrow.names and name in wanted.columns]
+        fields = [schema.field(name) for name in there]
+        kept = None if where is None else _promising(part, file, schema, where)
+        start = 0
         for group in range(file.num_row_groups):
             facts = file.metadata.row_group(group)
-            if passed >= facts.num_rows:
-                passed -= facts.num_rows
+            at, start = start, start + facts.num_rows
+            if start <= wanted.first or (kept is not None and group not in kept):
                 continue
             size = max(1, facts.total_byte_size // max(1, facts.num_rows))
             rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // size))
             done = 0
             try:
-                for batch in file.iter_batches(rows, row_groups=[group], columns=None):
-                    if passed >= done + len(batch):
-                        done += len(batch)
-                        continue
-                    batch = batch.slice(max(0, passed - done))
-                    done = max(done, passed)
-                    columns = [_values(batch.column(field.name)) for field in fields]
-                    for values in zip(*columns, strict=True):
-                        yield dict(zip(names, values, strict=True))
-                        done += 1
+                # A file without any of the columns has rows all the same.
+                for batch in file.iter_batches(rows, row_groups=[group], columns=there or file.schema_arrow.names[:1]):
+                    taken = None if where is None else where.of(_looked_at(batch, part, schema, where), len(batch))
+                    rows_of_batch = len(batch)
+                    passed = max(0, min(rows_of_batch, wanted.first - at - done))
+                    places: Sequence[int] = range(passed, rows_of_batch)
+                    if taken is not None:
+                        places = [i for i in places if taken[i]]
+                        batch = batch.take(pa.array(places, pa.int64()))
+                    elif passed:
+                        batch = batch.slice(passed)
+                    columns = [values_of(batch.column(field.name)) for field in fields]
+                    values = zip(*columns, strict=True) if columns else repeat((), len(batch))
+                    for place, row in zip(places, values, strict=True):
+                        yield at + done + place, dict(zip(there, row, strict=True)) | constants
+                    done += rows_of_batch
             except _UNREADABLE as error:
                 message = f"row group {group} of the Parquet file is damaged: {_first_line(error)}"
-                for _ in range(facts.num_rows - max(done, passed)):
-                    yield ParseError("damaged", message)
-            passed = 0
+                for place in range(max(done, wanted.first - at), facts.num_rows):
+                    yield at + place, ParseError("damaged", message)
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
-    """The type without encodings and without what `datasets` cannot read.
-
-    Dictionary and run-end encoding are undone, extensions give way to their storage, but UUIDs to text and 8-bit truth
-    values to plain ones, views to plain lists, text and bytes, maps to lists of {key, value}, small decimals to 128
-    bits.
-    """
-    types = pa.types
-    if isinstance(kind, pa.BaseExtensionType):
-        own = {pa.UuidType: pa.string(), pa.Bool8Type: pa.bool_()}.get(type(kind))
-        return plain(kind.storage_type) if own is None else own
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return plain(kind.value_type)
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(plain(field.type)) for field in kind])
-    if types.is_map(kind):
-        pair = [pa.field("key", plain(kind.key_type), nullable=False), pa.field("value", plain(kind.item_type))]
-        return pa.list_(pa.struct(pair))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(plain(kind.value_type)), kind.list_size)
-    if types.is_large_list(kind) or types.is_large_list_view(kind):
-        return pa.large_list(kind.value_field.with_type(plain(kind.value_type)))
-    if types.is_list(kind) or types.is_list_view(kind):
-        return pa.list_(kind.value_field.with_type(plain(kind.value_type)))
-    if types.is_string_view(kind):
-        return pa.string()
-    if types.is_binary_view(kind):
-        return pa.binary()
-    if types.is_decimal32(kind) or types.is_decimal64(kind):
-        return pa.decimal128(kind.precision, kind.scale)
-    return kind
-
-
-def _values(array: pa.Array) -> list[Any]:
-    if is_inexact(array.type):
-        array = array.cast(_with_integers(array.type))
-    values = python_values(array)
-    if any(isinstance(value, pa.Scalar) for value in values):
-        values = python_values(array.cast(_with_integers(array.type)))
-    if _has_own_values(array.type):
-        return [_plain_value(value, array.type) for value in values]
-    return values
-
-
-def _with_integers(kind: pa.DataType) -> pa.DataType:
-    """The type with integers in the place of times: what Arrow stores, and takes back as the same times."""
-    types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(_with_integers(field.type)) for field in kind])
-    if types.is_map(kind):
-        return pa.map_(_with_integers(kind.key_type), _with_integers(kind.item_type))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(_with_integers(kind.value_type), kind.list_size)
-    if types.is_large_list(kind):
-        return pa.large_list(_with_integers(kind.value_type))
-    if types.is_list(kind):
-        return pa.list_(_with_integers(kind.value_type))
-    if types.is_temporal(kind):
-        return pa.int32() if kind.bit_width == 32 else pa.int64()
-    return kind
-
-
-def _has_own_values(kind: pa.DataType) -> bool:
-    """Whether Python's values of a type, or of one inside it, are others than those of its plain type."""
-    if pa.types.is_map(kind) or isinstance(kind, pa.UuidType):
-        return True
-    return any(_has_own_values(inner) for inner in _inner(kind))
-
-
-def _inner(kind: pa.DataType) -> list[pa.DataType]:
-    if isinstance(kind, pa.BaseExtensionType):
-        return [kind.storage_type]
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return [kind.value_type]
-    return [kind.field(i).type for i in range(kind.num_fields)]
-
-
-def _plain_value(value: Any, kind: pa.DataType) -> Any:
-    if value is None:
+def _promising(part: _Part, file: pq.ParquetFile, schema: pa.Schema, where: Where) -> frozenset[int] | None:
+    """The row groups that may hold rows which the condition takes, by their statistics; None where nobody knows."""
+    guarantee = pc.scalar(True)
+    for name, value in part.constants.items():
+        same = (
+            pc.field(name).is_null() if value is None else pc.field(name) == pa.scalar(value, schema.field(name).type)
+        )
+        guarantee = guarantee & same
+    source = part.file.path
+    try:
+        with nullcontext(source) if source is not None else part.file.open() as opened:
+            fragment = ds.ParquetFileFormat().make_fragment(
+                opened, *([fs.LocalFileSystem()] if source is not None else []), partition_expression=guarantee
+            )
+            return frozenset(group.id for group in fragment.subset(where.expression, schema=schema).row_groups)
+    except (*_UNREADABLE, TypeError):
         return None
-    if isinstance(kind, pa.UuidType):
-        return str(value)
-    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _plain_value(value, _inner(kind)[0])
-    if pa.types.is_map(kind):
-        return [
-            {"key": _plain_value(key, kind.key_type), "value": _plain_value(part, kind.item_type)}
-            for key, part in value
-        ]
-    if pa.types.is_struct(kind):
-        return {field.name: _plain_value(value[field.name], field.type) for field in kind}
-    if isinstance(value, list):
-        return [_plain_value(part, kind.value_type) for part in value]
-    return value
+
+
+def _looked_at(batch: pa.RecordBatch, part: _Part, schema: pa.Schema, where: Where) -> pa.Table:
+    """The columns of a batch that a condition looks at; those that the file lacks are what its folders say, or null."""
+    names, columns = sorted(where.columns), []
+    for name in names:
+        kind = schema.field(name).type
+        if name in batch.schema.names:
+            column = batch.column(name)
+            columns.append(column if column.type == kind else column.cast(kind))
+        else:
+            columns.append(pa.array([part.constants.get(name)] * len(batch), kind))
+    return pa.Table.from_arrays(columns, names)
 
 
 def _first_line(error: BaseException) -> str:

@@ -30,15 +30,16 @@ class Reading:
     wants_media: bool = False
 
 
-def item_of(record: Mapping[str, Any], row_index: int, place: str, folder: str, reading: Reading) -> Item:
+def item_of(record: Mapping[str, Any], row_index: int, number: int, place: str, folder: str, reading: Reading) -> Item:
     """One record as a row; what is wrong with it becomes the row's failure.
 
     Args:
+        number: its place among all records, by which it is called where it has no id.
         place: where it stands, such as "rows.jsonl line 3".
         folder: absolute; relative paths in the record are relative to it.
     """
     choice = reading.choice
-    identity = id_of(record.get(choice.id) if choice.id is not None else None, f"row {row_index}")
+    identity = id_of(record.get(choice.id) if choice.id is not None else None, f"row {number}")
     extra = _carried(record, reading)
     source = place
     try:
@@ -82,9 +83,9 @@ def _without(value: Any, steps: Sequence[str]) -> Any:
     return {k: _without(v, steps[1:]) if k == steps[0] else v for k, v in value.items() if k not in dropped}
 
 
-def failed_item(row_index: int, place: str, error: ParseError) -> Item:
+def failed_item(row_index: int, number: int, place: str, error: ParseError) -> Item:
     """A record that could not be read at all, as a row."""
-    return Item(row_index, f"row {row_index}", place, failure=_at(place, error))
+    return Item(row_index, f"row {number}", place, failure=_at(place, error))
 
 
 def _at(place: str, error: ParseError) -> Failure:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import os
 import socket
 import ssl
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from typing import BinaryIO, cast
 
 import httpx
 
 from gemma4cli.errors import FetchError
+from gemma4cli.media import traffic
 from gemma4cli.media.options import MediaOptions
 
 _HOPS = 5
@@ -35,6 +38,11 @@ def download(url: str, options: MediaOptions) -> BinaryIO:
     Raises FetchError with a type of `private_address`, `unreachable`, `timeout`, `not_found`,
     `permission_denied`, `http_error`, `too_many_redirects`, `too_large`, `no_room` or `bad_location`.
     """
+    with traffic.fetching() as count:
+        return _download(url, options, count)
+
+
+def _download(url: str, options: MediaOptions, count: Callable[[int], None]) -> BinaryIO:
     deadline = time.monotonic() + options.timeout_s
     shown = _shown(url)
     try:
@@ -44,6 +52,8 @@ def download(url: str, options: MediaOptions) -> BinaryIO:
                 raise FetchError("bad_location", f"not an http or https URL: {_shown(url)}")
             body, redirect = _get(parsed, options, deadline)
             if body is not None:
+                count(body.seek(0, os.SEEK_END))
+                body.seek(0)
                 return body
             url = str(parsed.join(redirect))
         raise FetchError("too_many_redirects", f"more than {_HOPS} redirects: {shown}")

@@ -1,7 +1,7 @@
 """From a medium's location to an open, seekable file of its bytes.
 
 Files are opened by descriptor, so that no decoder ever sees a name: names such as `concat:a|b` mean something to
-ffmpeg. Downloads are in `download`.
+ffmpeg. Downloads are in `download`, other stores in `remote`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import io
 import os
 import re
 import stat
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, unquote_to_bytes
 
+from gemma4cli import storage
 from gemma4cli.errors import FetchError
+from gemma4cli.media.kept import kept
 from gemma4cli.media.options import MediaOptions
 from gemma4cli.records import Media
 
@@ -37,7 +39,8 @@ def fetch(media: Media, options: MediaOptions) -> BinaryIO:
     """Opens a medium's bytes for reading; the caller closes the file, which leaves nothing behind.
 
     Raises FetchError with a type of `not_found`, `permission_denied`, `is_a_directory`, `not_a_file`,
-    `symlink_loop`, `outside_root`, `bad_location`, `read_error`, `unsupported_scheme`, or one of the download's.
+    `symlink_loop`, `outside_root`, `bad_location`, `read_error`, `unsupported_scheme`, or one of `download`'s or of
+    `open_remote`'s.
     """
     if media.data is not None:
         return io.BytesIO(media.data)
@@ -45,25 +48,29 @@ def fetch(media: Media, options: MediaOptions) -> BinaryIO:
     scheme = _SCHEME.match(location)
     if not location:
         raise FetchError("bad_location", "the row names no medium")
+    if storage.is_remote(location):
+        from gemma4cli.media.remote import open_remote
+
+        return (
+            kept(location, options, open_remote) if media.span is None else open_remote(location, options, media.span)
+        )
     if location.startswith("/") or scheme is None:
-        return open_file(location, options.root)
+        file = open_file(location, options.root)
+        return file if media.span is None else part_of(file, media.span)
     match scheme[1].lower():
         case "file":
             return open_file(path_of(location), options.root)
         case "data":
             return io.BytesIO(_data_of(location))
         case "http" | "https":
-            if options.keep:
-                from gemma4cli.media.kept import kept
-
-                return kept(location, options)
             from gemma4cli.media.download import download
 
-            return download(location, options)
+            return kept(location, options, download)
         case other:
             raise FetchError(
                 "unsupported_scheme",
-                f"cannot read {other}: locations ({_shown(location)}); paths, file:, data:, http: and https: work",
+                f"cannot read {other}: locations ({_shown(location)}); paths, file:, data:, http: and https: work, and "
+                "what fsspec opens",
             )
 
 
@@ -132,10 +139,53 @@ def open_file(path: str, root: str | None) -> BinaryIO:
     return file
 
 
+class _Part(io.RawIOBase):
+    """A part of an open file, as a file of its own that closes the other."""
+
+    def __init__(self, file: BinaryIO, span: tuple[int, int]) -> None:
+        self._file, (self._start, self._size) = file, span
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise OSError(errno.EINVAL, "a place before the beginning")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        left = max(0, self._size - self._at)
+        data = os.pread(self._file.fileno(), min(len(buffer), left), self._start + self._at)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def part_of(file: BinaryIO, span: tuple[int, int]) -> BinaryIO:
+    """Some bytes of an open file as a file of their own, at its start. Raises FetchError `truncated`."""
+    if os.fstat(file.fileno()).st_size < sum(span):
+        file.close()
+        raise FetchError("truncated", "the file that it is a part of ends before it")
+    return cast(BinaryIO, io.BufferedReader(_Part(file, span)))
+
+
 def _refuse_outside(descriptor: int, root: str, path: str) -> None:
     # The open file is asked where it is: links and `..` are behind us, and nobody can exchange it any more.
     real, allowed = os.readlink(f"/proc/self/fd/{descriptor}"), os.path.realpath(root)  # noqa: PTH115
-    if os.path.commonpath([real, allowed]) != allowed:
+    if storage.is_remote(root) or os.path.commonpath([real, allowed]) != allowed:
         raise FetchError("outside_root", f"outside --root {_shown(root)}: {_shown(path)}")
 
 

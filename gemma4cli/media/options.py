@@ -32,7 +32,8 @@ class MediaOptions:
     max_bytes: size of a download, at most.
     keep: hold on to a download for the next time that this process reads it.
     root: files outside this folder are refused, whatever links and `..` lead there; None allows all.
-    allow_private_hosts: let URLs name loopback, private and link-local addresses.
+    allow_private_hosts: let URLs name loopback, private and link-local addresses, and any protocol.
+    allow_protocols: of fsspec, beside those of object stores, that rows may name: those of the job's own arguments.
     """
 
     background: tuple[int, int, int] = (255, 255, 255)
@@ -55,3 +56,4 @@ class MediaOptions:
     keep: bool = False
     root: str | None = None
     allow_private_hosts: bool = False
+    allow_protocols: frozenset[str] = frozenset()

@@ -106,7 +106,7 @@ def test_messages_in_parquet_with_their_empty_fields(tmp_path: Path) -> None:
         ([user({"type": "text"})], "unsupported_part"),
         ([user({"type": "image_url", "image_url": {"url": ""}})], "no_media"),
         ([user({"type": "image_url"})], "no_media"),
-        ([user({"type": "image_url", "image_url": {"url": "ftp://host/a"}})], "unsupported_scheme"),
+        ([user({"type": "image_url", "image_url": {"url": "gopher://host/a"}})], "unsupported_scheme"),
         ([user({"type": "input_audio", "input_audio": {"data": "*"}})], "bad_base64"),
         ([user({"type": "input_audio", "input_audio": {"data": ""}})], "no_media"),
     ],

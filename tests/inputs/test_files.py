@@ -168,7 +168,7 @@ def test_addresses_are_inputs_too() -> None:
     assert items[0].media[0].location == "https://example.org/a.jpg"
     assert items[1].media[0].location == "data:image/png;base64,AAAA"
     assert items[1].source == "data:image/png;base64,... (4 characters)"
-    (item,) = open_inputs(["-"], IMAGES, io.BytesIO(b"s3://bucket/a.jpg\n"))
+    (item,) = open_inputs(["-"], IMAGES, io.BytesIO(b"gopher://bucket/a.jpg\n"))
     assert item.failure is not None
     assert (item.failure.stage, item.failure.type) == (Stage.PARSE, "unsupported_scheme")
 

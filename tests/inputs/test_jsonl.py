@@ -86,7 +86,7 @@ def test_cells_that_name_no_medium(tmp_path: Path) -> None:
         {"path": {"bytes": "!!"}},
         {"path": {"bytes": ""}},
         {"path": {"array": [0.0]}},
-        {"path": "ftp://host/a.jpg"},
+        {"path": "gopher://host/a.jpg"},
         {"path": {}},
     ]
     _, items = read(tmp_path, rows)

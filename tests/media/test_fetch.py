@@ -118,7 +118,8 @@ def test_a_broken_data_uri_is_not_repeated_in_the_message() -> None:
         ("file://elsewhere/x.jpg", "bad_location"),
         ("file:x.jpg", "bad_location"),
         ("s3://bucket/x.jpg", "unsupported_scheme"),
-        ("ftp://host/x.jpg", "unsupported_scheme"),
+        ("ftp://host/x.jpg", "protocol_refused"),
+        ("gopher://host/x.jpg", "unsupported_scheme"),
         ("concat:a.mp4|b.mp4", "unsupported_scheme"),
         ("subfile,,start,1,end,2,,:x.mp4", "not_found"),
         ("javascript:alert(1)", "unsupported_scheme"),
@@ -129,8 +130,8 @@ def test_locations_that_cannot_be_read(location: str, type_: str) -> None:
 
 
 def test_the_message_on_a_scheme_says_what_works() -> None:
-    error = failure("gs://bucket/x.jpg")
-    assert "gs:" in str(error)
+    error = failure("gopher://bucket/x.jpg")
+    assert "gopher:" in str(error)
     assert all(word in str(error) for word in ("paths", "file:", "data:", "https:"))
 
 
