@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from gemma4cli import outputs, shards
 from gemma4cli.errors import UsageError
 from gemma4cli.inputs import InputOptions, open_inputs
-from gemma4cli.inputs.parquet import records
+from gemma4cli.inputs.manifests import Wanted
+from gemma4cli.inputs.opened import file_at
+from gemma4cli.inputs.parquet import open_parquet
 from gemma4cli.records import Kind
 
 PICTURES = InputOptions(frozenset({Kind.IMAGE}))
@@ -73,9 +75,10 @@ def test_row_groups_before_a_part_are_not_read(tmp_path: Path) -> None:
     begin = pq.read_metadata(path).row_group(1).column(0).dictionary_page_offset or 4
     data[begin : begin + 20] = b"\xff" * 20
     path.write_bytes(data)
-    schema = pa.schema({"n": pa.int64()})
-    assert [record["n"] for record in records(path, schema, 20)] == list(range(20, 40))
-    assert sum(isinstance(record, Exception) for record in records(path, schema, 13)) == 7
+    table = open_parquet([file_at(str(path))])
+    found = list(table.read(Wanted(frozenset({"n"}), first=20)))
+    assert [(entry.number, entry.record) for entry in found] == [(n, {"n": n}) for n in range(20, 40)]
+    assert sum(isinstance(entry.record, Exception) for entry in table.read(Wanted(frozenset({"n"}), first=13))) == 7
 
 
 def test_one_process_a_shard_and_none_for_the_whole_meanwhile(tmp_path: Path) -> None:
