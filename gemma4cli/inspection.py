@@ -104,7 +104,7 @@ def failed_inputs(output: str) -> tuple[Iterator[dict[str, Any]], int]:
     Raises:
         UsageError: there is no output of ours.
     """
-    live, _ = _read(_place(output)).live()
+    live, _ = read(output).live()
     failed = live.filter(live["failed"])["input"]
     given = [text for text in failed.drop_null().to_pylist() if _has_media(json.loads(text))]
     # A manifest's column is of one kind: if one row has several images, all rows list theirs.
@@ -127,6 +127,15 @@ def _has_media(record: Mapping[str, Any]) -> bool:
     cells = [record.get(name) for name in _MEDIA] + [record.get(f"{name}s") for name in _MEDIA]
     found = [cell for cell in cells if cell is not None]
     return bool(found) and not any(isinstance(cell, list) and None in cell for cell in found)
+
+
+def read(output: str) -> Ledger:
+    """What is committed in an output.
+
+    Raises:
+        UsageError: there is no output of ours.
+    """
+    return _read(_place(output))
 
 
 def _place(output: str) -> Output:

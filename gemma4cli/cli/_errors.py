@@ -67,8 +67,11 @@ def _say_internal(error: Exception, values: list[Any], verbose: bool | None) -> 
 
 
 def _say(label: str, message: str, hint: str) -> None:
-    from gemma4cli.cli._output import console
+    from gemma4cli.cli._output import console, write_log
 
+    write_log(f"{label}: {message}")
+    if hint:
+        write_log(hint)
     console().print(f"[bold red]{label}:[/] ", end="")
     console().print(message, markup=False, highlight=False, soft_wrap=True)
     if hint:

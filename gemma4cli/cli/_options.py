@@ -18,6 +18,7 @@ import typer
 
 INPUT, MODEL, ANSWER, SAMPLING, MEDIA, OUTPUT = "Input", "Model", "Answer", "Sampling", "Media", "Output"
 LIMITS, FILES, TYPED = "Limits", "Files beside the rows", "Typed answers"
+WATCH = "When nobody watches"
 DRAWN = "Thoughts and samples"
 
 
@@ -269,6 +270,10 @@ class RunOptions:
         bool,
         flag("--new-only", panel=OUTPUT, help="Keep the rows that are there; do new inputs, and changed ones again."),
     ] = False
+    known: Annotated[
+        str | None,
+        flag("--known", panel=INPUT, metavar="OUTPUT", help="Leave out inputs that another output has an answer to."),
+    ] = None
     retry_failed: Annotated[bool, flag("--retry-failed", panel=OUTPUT, help="Do failed rows again.")] = False
     dedupe: Annotated[
         bool, flag("--dedupe", panel=OUTPUT, help="Compute equal inputs once; the others get the same answer.")
@@ -286,6 +291,21 @@ class RunOptions:
         bool,
         flag("--dry-run", panel=OUTPUT, help="Only say what the run will come to, from headers, as gemma4 plan does."),
     ] = False
+    log_file: Annotated[
+        str | None, flag("--log-file", panel=WATCH, metavar="PATH", help="Add what is said here to a file, with times.")
+    ] = None
+    summary_json: Annotated[
+        str | None, flag("--summary-json", panel=WATCH, metavar="PATH", help="Write how it went as JSON; - prints it.")
+    ] = None
+    on_finish: Annotated[
+        str | None,
+        flag(
+            "--on-finish", panel=WATCH, metavar="COMMAND", help="Run this at the end; it gets that JSON as its input."
+        ),
+    ] = None
+    webhook: Annotated[
+        str | None, flag("--webhook", panel=WATCH, metavar="URL", help="Post that JSON there at the end.")
+    ] = None
     quiet: Annotated[bool, flag("--quiet", "-q", panel=OUTPUT, help="Only errors.")] = False
     verbose: Annotated[
         bool, flag("--verbose", "-v", panel=OUTPUT, help="Settings, and vLLM's own log, on standard error.")

@@ -12,9 +12,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task
@@ -27,6 +27,7 @@ LINE_EVERY_S = 10.0
 WORTH_SAYING = 0.05  # share of the time that the engine waited for rows, on the live line
 
 _console: Console | None = None
+_log: TextIO | None = None
 
 
 def console() -> Console:
@@ -132,28 +133,62 @@ class _Line(ProgressColumn):
 @contextlib.contextmanager
 def display(stats: Stats, what: str, quiet: bool) -> Iterator[None]:
     """Shows the run while the block lasts: a live line on a terminal, else one line every ten seconds."""
-    if quiet:
-        yield
-    elif console().is_terminal:
-        with Progress(
-            SpinnerColumn(),
-            _Line(stats),
-            BarColumn(bar_width=10),
-            console=console(),
-            transient=True,
-            refresh_per_second=4,
-        ) as progress:
+    live = console().is_terminal and not quiet
+    say = write_log if live or quiet else print_line
+    with contextlib.ExitStack() as shown:
+        if live:
+            progress = shown.enter_context(
+                Progress(
+                    SpinnerColumn(),
+                    _Line(stats),
+                    BarColumn(bar_width=10),
+                    console=console(),
+                    transient=True,
+                    refresh_per_second=4,
+                )
+            )
             task = progress.add_task(what, total=stats.total)
-            with _every(0.25, lambda: progress.update(task, completed=stats.done, description=_phase(stats, what))):
-                yield
-    else:
-        console().print(f"{what}: loading the model", markup=False, highlight=False)
-        with _every(LINE_EVERY_S, lambda: print_line(f"{_phase(stats, what)}: {_state(stats)}")):
-            yield
+            shown.enter_context(
+                _every(0.25, lambda: progress.update(task, completed=stats.done, description=_phase(stats, what)))
+            )
+        if say is print_line or _log is not None:
+            say(f"{what}: loading the model")
+            shown.enter_context(_every(LINE_EVERY_S, lambda: say(f"{_phase(stats, what)}: {_state(stats)}")))
+        yield
+
+
+def log_to(path: str | None) -> None:
+    """From now on, adds every line for people to a file, with its time; to none if None.
+
+    Raises:
+        UsageError: it cannot be written to.
+    """
+    global _log
+    if _log is not None:
+        _log.close()
+        _log = None
+    if path is None:
+        return
+    try:
+        _log = Path(path).open("a", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115
+    except OSError as error:
+        from gemma4cli.errors import UsageError
+
+        message = f"--log-file {path} cannot be written to: {error.strerror or error}"
+        raise UsageError(message, "Name a file in a folder that is there and yours.") from error
+
+
+def write_log(line: str) -> None:
+    """A line for the log file alone, where there is one."""
+    if _log is not None:
+        stamp = datetime.now(UTC).isoformat(timespec="seconds")
+        with contextlib.suppress(OSError):  # a full disk: the job has other ways to say so
+            _log.write("".join(f"{stamp} {part}\n" for part in line.splitlines()))
 
 
 def print_line(line: str) -> None:
     """A line for people, as it is: nothing in it is markup."""
+    write_log(line)
     console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 

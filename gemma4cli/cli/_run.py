@@ -12,6 +12,7 @@ from gemma4cli.cli import _errors, _output
 from gemma4cli.cli._options import RunOptions, output_path
 
 if TYPE_CHECKING:
+    from gemma4cli.cli._finish import Finish
     from gemma4cli.companions import Companions, Form
     from gemma4cli.config import RunConfig
     from gemma4cli.inputs import Inputs
@@ -47,6 +48,7 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
     from gemma4cli import models, prompt_templates, shards, storage, tasks
     from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
+    from gemma4cli.known import without_known
     from gemma4cli.pending import Resume
     from gemma4cli.records import Kind
 
@@ -87,6 +89,8 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
         ),
         _standard_input() if "-" in named else None,
     )
+    if options.known is not None:
+        inputs = without_known(inputs, options.known)
     config = replace(config, limits=replace(config.limits, readers=_readers(config, inputs)))
     _refuse_columns_of_files(options, inputs)
     inputs = prompt_templates.told(inputs, config.wordings)
@@ -114,6 +118,14 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
     Raises:
         UsageError, JobError: see `gemma4cli.errors`.
     """
+    from gemma4cli.cli._finish import finishing
+
+    with finishing(task, options) as finish:
+        finish.code = _run(task, options, finish, form, **own)
+        return finish.code
+
+
+def _run(task: str, options: RunOptions, finish: Finish, form: Form | None, **own: Any) -> int:
     from gemma4cli import openai_batch, rates
     from gemma4cli.companions import Companions
     from gemma4cli.schema import asked_columns
@@ -147,6 +159,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
     )
     with sink:
         pending = sink.pending(inputs)
+        finish.kept = {"ok": pending.kept_ok, "failed": pending.kept_failed}
         companions = None if form is None else Companions(form, lambda line: _output.print_line(f"note: {line}"))
         for notice in sink.notices:
             _output.print_line(f"note: {notice}")
@@ -172,6 +185,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
                     raise
         if in_openai and sink.state is not None:
             openai_batch.write(Path(output), config.model)
+    finish.summary = summary
     rates.record(config, stats.pace)
     if not options.quiet:
         _output.print_summary(summary, output if job.shard is None else f"{output}, shard {options.shard}")
