@@ -194,6 +194,7 @@ class Overrides:
     model: str | None = None
     engine: str | None = None
     engine_args: tuple[str, ...] = ()
+    kinds: str | None = None
     prompt: str | None = None
     system: str | None = None
     language: str | None = None
@@ -248,6 +249,11 @@ def defaults(task: str) -> dict[str, Any]:
     return tomllib.loads((recipe_files.folder() / "tasks" / f"{task}.toml").read_text(encoding="utf-8"))
 
 
+def kinds_of(task: str) -> frozenset[Kind]:
+    """The kinds of media that a task takes."""
+    return frozenset(Kind(kind) for kind in defaults(task)["kinds"])
+
+
 def build(task: str, user: Overrides) -> RunConfig:
     """Puts the user's settings over the defaults of the task, and checks the result.
 
@@ -267,7 +273,7 @@ def build(task: str, user: Overrides) -> RunConfig:
     soft_tokens, auto = flag_values.soft_tokens(chosen("max_soft_tokens"), base["media"]["auto_soft_tokens"])
     return RunConfig(
         task=task,
-        kinds=frozenset(Kind(kind) for kind in base["kinds"]),
+        kinds=flag_values.kinds(user.kinds, kinds_of(task), task),
         model=user.model or ("tiny" if user.engine == "fake" else "E4B"),
         engine=flag_values.one_of("--engine", user.engine or "vllm", ("vllm", "fake")),
         engine_args=parse_engine_args(user.engine_args),

@@ -11,6 +11,7 @@ from gemma4cli import storage
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.gemma import BUDGETS
+from gemma4cli.records import Kind
 
 T = TypeVar("T")
 
@@ -60,6 +61,19 @@ def soft_tokens(value: int | str, most: int) -> tuple[int, bool]:
         f"--max-soft-tokens {value} is not possible",
         f"It takes one of {', '.join(map(str, BUDGETS))}, auto, or auto:N for at most N of them.",
     )
+
+
+def kinds(text: str | None, taken: frozenset[Kind], task: str) -> frozenset[Kind]:
+    """Kinds of media between commas, of those that the task takes; all of these where nothing is said."""
+    if text is None:
+        return taken
+    words = [word.strip().lower() for word in text.split(",")]
+    wrong = next((word for word in words if word not in taken), None)
+    if wrong is not None:
+        raise UsageError(
+            f"--kinds {printable(text)} is not possible", f"{task} takes {', '.join(sorted(taken))}, or some of them."
+        )
+    return frozenset(map(Kind, words))
 
 
 def frames(text: str | None, most: int) -> int | None:

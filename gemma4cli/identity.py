@@ -108,6 +108,7 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
 
     A checkpoint in a local folder is known by its files' names, sizes and times, not by the path alone.
     """
+    from gemma4cli.config import kinds_of
     from gemma4cli.models import ALIASES
 
     folder = Path(model.location)
@@ -121,6 +122,8 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
         found |= {f"{_MODEL_FILE}{name}": stamp for name, stamp in _files_of(folder).items()}
     else:
         found["revision"] = model.revision
+    if config.kinds != kinds_of(config.task):
+        found["--kinds"] = ",".join(sorted(config.kinds))
     found["--system"] = config.prompts.system
     if config.prompts.text is not None:
         found["--prompt"] = config.prompts.text

@@ -221,7 +221,7 @@ def _text(name: str, value: Any) -> str | None:
             return json.dumps(value, ensure_ascii=False, default=str)
         case list() if name == "choices" and all(isinstance(each, str) for each in value):
             return json.dumps(value, ensure_ascii=False)
-        case list() if name in ("format", "media_column") and all(isinstance(each, str) for each in value):
+        case list() if name in ("format", "media_column", "kinds") and all(isinstance(each, str) for each in value):
             return ",".join(value)
     return None
 

@@ -64,6 +64,15 @@ class RunOptions:
             help="Only share I, from 0, of N equal ones, beside processes with the others; see gemma4 merge.",
         ),
     ] = None
+    kinds: Annotated[
+        str | None,
+        flag(
+            "--kinds",
+            panel=INPUT,
+            metavar="KIND[,KIND]",
+            help="Take image, audio or video alone. Default: all that the task takes.",
+        ),
+    ] = None
     media_column: Annotated[
         str | None,
         flag(

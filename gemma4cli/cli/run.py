@@ -141,7 +141,13 @@ def _merged(
         if name not in takes:
             what = f"--{name.replace('_', '-')}" if name in flags else name
             raise UsageError(f"{what} says nothing to the task {task}", "Leave it out, or choose another task.")
-    pairs = [*_pairs(recipe.engine_args), *(merged.get("engine_arg") or ()), *_pairs(assigned.engine_args)]
+    # A recipe's arguments are for its own engine: --engine fake has others.
+    same = (merged.get("engine") or "vllm") == recipe.values.get("engine", "vllm")
+    pairs = [
+        *(_pairs(recipe.engine_args) if same else ()),
+        *(merged.get("engine_arg") or ()),
+        *_pairs(assigned.engine_args),
+    ]
     if pairs:
         merged["engine_arg"] = pairs
     if not merged.get("inputs"):

@@ -55,6 +55,19 @@ def test_engine_arguments_of_all_levels_count(gemma4, recipe: Path, photos: Path
     assert made_with(tmp_path / "gemma4-mine")["engine_args"] == {"latency_ms": 1, "capacity": 4, "rows_per_s": 99}
 
 
+def test_the_arguments_of_a_recipe_are_for_its_own_engine(gemma4, tmp_path: Path, photos: Path) -> None:
+    (tmp_path / "mine.toml").write_text('task = "caption"\nengine_args.max_model_len = 16384\n')
+    assert gemma4("run", "mine.toml", photos, *FAKE, "-o", "-").returncode == 0
+
+
+def test_kinds_leave_the_others_out(gemma4, media: Path) -> None:
+    done = gemma4("annotate", media / "a.jpg", media / "a.wav", *FAKE, "-p", "What?", "--kinds", "audio", "-o", "-")
+    assert done.returncode == 3
+    assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == ["failed", "ok"]
+    done = gemma4("caption", media, *FAKE, "--kinds", "audio")
+    assert (done.returncode, "caption takes image, video" in done.stderr) == (2, True)
+
+
 def test_a_recipe_may_name_its_inputs_and_output_from_anywhere(gemma4, photos: Path, tmp_path: Path) -> None:
     (tmp_path / "job" / "media").mkdir(parents=True)
     (tmp_path / "job" / "media" / "a.jpg").write_bytes((photos / "a.jpg").read_bytes())
