@@ -101,6 +101,8 @@ class Ledger:
 def read(place: Output, *, repair: bool) -> Ledger:
     """Finds what is committed in an output, in its shards too: as parts that came after its finished data.
 
+    They came before its other parts: those are of a run of the whole that took over from shards.
+
     Args:
         repair: set damaged parts aside, under `damaged` in the state folder; otherwise they are only told of.
 
@@ -108,20 +110,26 @@ def read(place: Output, *, repair: bool) -> Ledger:
         OSError: the folders cannot be read.
         UsageError: a file of lines holds some that are not ours.
     """
+    found = read_whole(place, repair=repair)
+    split = sum(source.finished for source in found.sources)
+    for shard in shards.begun(place):
+        inner = read_whole(shards.place_of(place, shard.name), repair=repair)
+        found.sources[split:split] = [replace(source, finished=False) for source in inner.sources]
+        found.notices += inner.notices
+    return found
+
+
+def read_whole(place: Output, *, repair: bool) -> Ledger:
+    """The same without shards: what is of a run of the whole."""
     ledger = Ledger()
     sealed = _sealed(place, ledger)
     for path in _data(place):
         source = sealed.get(_seal_of(path, place)) or _unsealed(path, place, ledger, repair)
         if source is not None:
             ledger.sources.append(source)
-    # Finished data is older than any part, and shards are begun before a run without them takes over.
+    # Finished data is older than any part.
     ledger.sources.sort(key=lambda source: not source.finished)
-    split = sum(source.finished for source in ledger.sources)
-    for shard in shards.begun(place):
-        inner = read(shards.place_of(place, shard.name), repair=repair)
-        ledger.sources[split:split] = [replace(source, finished=False) for source in inner.sources]
-        ledger.notices += inner.notices
-    ledger.next_part = 1 + max(map(_number, _names(place)), default=-1)
+    ledger.next_part = 1 + max(map(number_of, _names(place)), default=-1)
     return ledger
 
 
@@ -169,7 +177,7 @@ def _data(place: Output) -> Iterator[Path]:
     for folder in _folders(place):
         if folder.is_dir():
             names = [path for path in folder.iterdir() if path.name[0] != "." and is_part(path)]
-            yield from sorted(names, key=lambda path: _number(path.name))
+            yield from sorted(names, key=lambda path: (number_of(path.name), path.name))
 
 
 def _names(place: Output) -> Iterator[str]:
@@ -179,7 +187,8 @@ def _names(place: Output) -> Iterator[str]:
             yield from (path.name for path in folder.iterdir())
 
 
-def _number(name: str) -> int:
+def number_of(name: str) -> int:
+    """The number of a part; -1 of what is none."""
     digits = name.lstrip(".").removeprefix("part-").partition(".")[0].partition("-")[0]
     return int(digits) if digits.isdecimal() else -1
 

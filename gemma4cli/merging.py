@@ -54,12 +54,19 @@ def merge(output: str) -> Merged:
         raise UsageError(f"no output of gemma4: {shown}", "name what -o named, as it was for --shard")
     lock = outputs.claim(place, overwrite=False)
     try:
+        return put_together(place) if shards.begun(place) else _merged_before(place, shown)
+    finally:
+        outputs.release(lock)
+
+
+def put_together(place: Output) -> Merged:
+    """The same of an output whose lock is held. Raises as `merge` does."""
+    shown = printable(str(place.path))
+    try:
         there = shards.begun(place)
-        if not there:
-            return _merged_before(place, shown)
         _refuse_gaps(there, place, shown)
         sources, counts = _whole(there, place, shown)
-        _put_together(place, there, sources)
+        _assemble(place, there, sources)
         shards.clear(place)
         return Merged(len(there), counts["ok"], counts["failed"], counts["skipped"])
     except parts.DamagedPartError as error:
@@ -69,8 +76,6 @@ def merge(output: str) -> Merged:
         reason = getattr(error, "strerror", None) or error
         hint = "the shards are kept; put that right, and merge again"
         raise JobError(f"cannot write to {shown}: {reason}", hint) from error
-    finally:
-        outputs.release(lock)
 
 
 def _merged_before(place: Output, shown: str) -> Merged:
@@ -142,7 +147,7 @@ def _whole(there: Sequence[Shard], place: Output, shown: str) -> tuple[list[list
     return files, counts
 
 
-def _put_together(place: Output, there: Sequence[Shard], files: Sequence[Sequence[Source]]) -> None:
+def _assemble(place: Output, there: Sequence[Shard], files: Sequence[Sequence[Source]]) -> None:
     ordered = place.state / "sorted"
     before = list(place.state.glob("keys-*.parquet"))
     paths = [source.path for shard in files for source in shard]

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,47 @@ _AT_RISK = 1 / 25
 _COMMITTING = 1 / 25
 _LEAST_SECONDS = 0.05
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Columns(NamedTuple):
+    """How rows become a table: its schema, what carried columns are called there, and those of typed answers."""
+
+    schema: pa.Schema
+    names: Mapping[str, str]
+    answers: Sequence[str]
+
+
+def asked_again(row: Row, item: Item) -> str | None:
+    """Of a failed row, the manifest's record that would ask for it again."""
+    return strict_json.encode(manifest_record(item)).decode() if row.status is Status.FAILED else None
+
+
+def commit(
+    folder: Path,
+    number: int,
+    lines: Sequence[tuple[Row, Key, str | None]],
+    columns: Columns,
+    fingerprint: Mapping[str, Any],
+    mark: str = "",
+) -> Source:
+    """Writes rows, in any order, as a part with their keys in it. `mark` is that of `parts.write_part`.
+
+    Raises:
+        OSError: it cannot be written.
+        JobError: a carried value does not fit its column's type.
+    """
+    lines = sorted(lines, key=lambda line: line[0].row_index)
+    rows = [row for row, _, _ in lines]
+    table = table_of(rows, columns.schema, columns.names, columns.answers)
+    own = keys.table(
+        [row.row_index for row in rows],
+        [key for _, key, _ in lines],
+        [row.status for row in rows],
+        [record for _, _, record in lines],
+    )
+    header = {"fingerprint": fingerprint}
+    metadata = {ledger.IN_PART.decode(): keys.encoded(own, header)}
+    return Source(parts.write_part(folder, number, table, metadata, mark), own, False, header)
 
 
 class PartSink(Sink):
@@ -147,8 +188,7 @@ class PartSink(Sink):
         key, item = self._expected.pop(row.row_index, (None, None))
         self._rows.append(row)
         self._keys.append(key or Key(id_key(row.id), UNKNOWN))
-        failed = row.status is Status.FAILED
-        self._inputs.append(strict_json.encode(manifest_record(item)).decode() if failed and item is not None else None)
+        self._inputs.append(None if item is None else asked_again(row, item))
         self._held += nbytes(row)
         wait = min(self._part_seconds, max(_LEAST_SECONDS, self._cost / _COMMITTING, _AT_RISK * (now - self._began)))
         if len(self._rows) >= self._part_rows or self._held >= PART_BYTES or now - self._since >= wait:
@@ -162,23 +202,14 @@ class PartSink(Sink):
         if not self._rows:
             return
         began = self._clock()
-        order = sorted(range(len(self._rows)), key=lambda i: self._rows[i].row_index)
-        rows = [self._rows[i] for i in order]
-        table = table_of(rows, self._schema, self._names, self._answers)
-        own = keys.table(
-            [row.row_index for row in rows],
-            [self._keys[i] for i in order],
-            [row.status for row in rows],
-            [self._inputs[i] for i in order],
-        )
-        header = {"fingerprint": self._fingerprint}
-        metadata = {ledger.IN_PART.decode(): keys.encoded(own, header)}
+        lines = list(zip(self._rows, self._keys, self._inputs, strict=True))
+        form = Columns(self._schema, self._names, self._answers)
         try:
-            path = parts.write_part(self._folder, self.ledger.next_part, table, metadata)
+            source = commit(self._folder, self.ledger.next_part, lines, form, self._fingerprint)
         except OSError as error:
             raise self._failed(error) from error
         self.ledger.next_part += 1
-        self.ledger.sources.append(Source(path, own, False, header))
+        self.ledger.sources.append(source)
         self._rows, self._keys, self._inputs, self._held = [], [], [], 0
         self._since = self._clock()
         self._cost = self._since - began

@@ -27,7 +27,7 @@ GROUP_BYTES = 64 << 20
 PART_ROWS = 500_000
 PART_BYTES = 512 << 20
 MARK = b"gemma4cli"  # in the metadata of all Parquet files that are ours
-_NAME = re.compile(r"part-\d{5,}\.parquet|\.part-\d{5,}\.parquet\.tmp")
+_NAME = re.compile(r"part-\d{5,}(-[0-9a-f]+)?\.parquet|\.part-\d{5,}(-[0-9a-f]+)?\.parquet\.tmp")
 _RENAME_EXCHANGE = 2  # linux/fs.h
 
 
@@ -58,13 +58,15 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_part(folder: Path, number: int, table: pa.Table, metadata: Mapping[str, str]) -> Path:
+def write_part(folder: Path, number: int, table: pa.Table, metadata: Mapping[str, str], mark: str = "") -> Path:
     """Writes rows, sorted by row_index, as one part that is there whole, with its metadata, or not at all.
+
+    mark: hexadecimal digits that tell parts of one number apart, where several processes write into a folder.
 
     Raises:
         OSError: it cannot be written.
     """
-    path = folder / part_name(number)
+    path = folder / part_name(number, mark)
     with whole_file(path) as temporary, pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer:
         writer.write_table(table, row_group_size=GROUP_ROWS)
         writer.add_key_value_metadata(metadata)
@@ -72,8 +74,8 @@ def write_part(folder: Path, number: int, table: pa.Table, metadata: Mapping[str
     return path
 
 
-def part_name(number: int) -> str:
-    return f"part-{number:05d}.parquet"
+def part_name(number: int, mark: str = "") -> str:
+    return f"part-{number:05d}-{mark}.parquet" if mark else f"part-{number:05d}.parquet"
 
 
 def merged(files: Iterable[tuple[Path, Ints]], schema: pa.Schema) -> Iterator[pa.Table]:

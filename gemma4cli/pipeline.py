@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count
-from typing import Any
+from typing import Any, Protocol
 
 from gemma4cli import plan, tasks
 from gemma4cli.ahead import Ahead
@@ -36,6 +36,28 @@ class Arrived:
 
 
 Event = Rendered | Unrendered | Split | Generation | EngineError | Stop | Arrived
+
+
+class Source(Protocol):
+    """Where rows come from."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    def take(self) -> Item | None:
+        """The next row; None where none is ready, and for ever once `ended`."""
+        ...
+
+
+class Pool(Protocol):
+    """Makes engine inputs, and delivers each as an event."""
+
+    @property
+    def workers(self) -> int: ...
+
+    def submit(self, item: Item) -> None: ...
+
+    def tend(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -74,11 +96,11 @@ def run(
     headers = Headers(config.kinds, config.media.options())
     windows = plan.arranged(pending, plan.Planner(config), config.order, pending.total, headers.read)
     with (
-        contextlib.closing(Ahead(windows, lambda: events.put(Arrived()))) as rows,
+        contextlib.closing(Ahead(windows, lambda: events.put(Arrived()))) as source,
         headers,
         _files_written(companions, sink),
     ):
-        for row in chain(_rows(config, rows, pool, engine, events, companions, stats), sink.duplicates()):
+        for row in chain(rows(config, source, pool, engine, events, companions, stats), sink.duplicates()):
             with stats.busy.writing():
                 if companions is not None:
                     companions.take(sink.item(row.row_index), row)
@@ -111,16 +133,16 @@ def _files_written(companions: Companions | None, sink: Sink) -> Iterator[None]:
         companions.write_but(0)
 
 
-def _rows(
+def rows(
     config: RunConfig,
-    source: Ahead,
-    pool: RenderPool,
+    source: Source,
+    pool: Pool,
     engine: Engine,
     events: queue.SimpleQueue[Event],
     companions: Companions | None,
     stats: Stats,
 ) -> Iterator[Row]:
-    """Output rows as they finish, while as many are in flight as the engine can use."""
+    """Output rows as they finish, while as many are in flight as the engine can use; the first one starts it."""
     flights, pieces = dict[int, _Flight](), deque[_Flight]()
     nbytes = rendering = 0  # of the flights
     keys = count(-1, -1)  # of pieces of rows; the rows themselves have their row_index

@@ -149,7 +149,7 @@ def _refuse_whole(output: Output, shown: str) -> None:
 
 def _refuse_others(output: Output, shard: Shard, shown: str, overwrite: bool) -> None:
     folder = output.state / FOLDER
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    names = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.is_dir() else []
     other = next((name for name in names if not name.endswith(f"-of-{shard.of}")), None)
     if other is not None:
         raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -45,7 +45,7 @@ class Stats:
         self._began_at = datetime.now(UTC)
         self._began = clock()
         self._generating: float | None = None
-        self._recent: deque[tuple[float, int]] = deque()
+        self._recent: deque[tuple[float, float]] = deque()
 
     @property
     def done(self) -> int:
@@ -84,6 +84,27 @@ class Stats:
         self.pace.count(row, now)
         self._recent.append((now, row.output_tokens or 0))
         while now - self._recent[0][0] > WINDOW_S:
+            self._recent.popleft()
+
+    def tally(self) -> dict[str, Any]:
+        """What was counted, for `add` in another process."""
+        return {
+            "rows": (self.ok, self.failed, self.skipped),
+            "counters": (self.tokens, self.reasons, self.finish, dict(self.busy_ms)),
+        }
+
+    def add(self, tally: Mapping[str, Any]) -> None:
+        """Counts rows that were counted elsewhere."""
+        ok, failed, skipped = tally["rows"]
+        tokens, reasons, finish, busy_ms = tally["counters"]
+        self.ok, self.failed, self.skipped = self.ok + ok, self.failed + failed, self.skipped + skipped
+        for counter, more in ((self.tokens, tokens), (self.reasons, reasons), (self.finish, finish)):
+            counter.update(more)
+        for name, ms in busy_ms.items():
+            self.busy_ms[name] += ms
+        now, rows = self._clock(), ok + failed + skipped
+        self._recent.extend((now, tokens["output"] / rows) for _ in range(rows))
+        while self._recent and now - self._recent[0][0] > WINDOW_S:
             self._recent.popleft()
 
     def check_failures(self) -> None:

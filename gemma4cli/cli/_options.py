@@ -20,6 +20,7 @@ INPUT, MODEL, ANSWER, SAMPLING, MEDIA, OUTPUT = "Input", "Model", "Answer", "Sam
 LIMITS, FILES, TYPED = "Limits", "Files beside the rows", "Typed answers"
 WATCH = "When nobody watches"
 DRAWN = "Thoughts and samples"
+CLUSTER = "More machines"
 
 
 def flag(*names: str, panel: str, help: str, **more: Any) -> Any:
@@ -59,7 +60,7 @@ class RunOptions:
         str | None,
         flag(
             "--shard",
-            panel=INPUT,
+            panel=CLUSTER,
             metavar="I/N",
             help="Only share I, from 0, of N equal ones, beside processes with the others; see gemma4 merge.",
         ),
@@ -295,6 +296,18 @@ class RunOptions:
             metavar="HOW",
             help="How rows go through the engine: bucket, alike together, or input. The output's order is the input's.",
         ),
+    ] = None
+    on: Annotated[
+        str | None,
+        flag("--on", panel=CLUSTER, metavar="ray", help="Where the work is done, if not here: ray, on a cluster."),
+    ] = None
+    address: Annotated[
+        str | None,
+        flag("--address", panel=CLUSTER, help="Of the Ray cluster, such as auto. Default: this machine alone."),
+    ] = None
+    engines: Annotated[
+        int | None,
+        flag("--engines", panel=CLUSTER, min=1, metavar="N", help="Engines on the cluster. Default: one for each GPU."),
     ] = None
     dry_run: Annotated[
         bool,

@@ -141,6 +141,10 @@ def _run(task: str, options: RunOptions, finish: Finish, form: Form | None, **ow
         from gemma4cli.cli._plan import show
 
         return show(job, options, form)
+    if options.on is not None:
+        from gemma4cli.cli._cluster import run_on_ray
+
+        return run_on_ray(job, options, form)
     config, model, inputs, output = job.config, job.model, job.inputs, job.output
     in_openai = options.format == "openai"
     sink = Sink.open(
@@ -255,6 +259,11 @@ def _refuse_contradictions(options: RunOptions) -> None:
     if options.overwrite and (options.new_only or options.retry_failed):
         other = "--new-only" if options.new_only else "--retry-failed"
         raise UsageError(f"--overwrite starts again, which leaves {other} nothing to keep", "Leave one of them out.")
+    if options.on not in (None, "ray"):
+        raise UsageError(f"--on {options.on} is not possible", "It takes ray; without it the work is done here.")
+    for flag, value in (("--address", options.address), ("--engines", options.engines)):
+        if value is not None and options.on is None:
+            raise UsageError(f"{flag} is about a cluster", "Add --on ray.")
     if options.shard is not None and options.new_only:
         raise UsageError(
             "--new-only and --shard contradict each other: shards need an input that stays as it is",
