@@ -60,9 +60,9 @@ class Stats:
         """Whether the model is loaded."""
         return self._generating is not None
 
-    def engine_ready(self) -> None:
-        """Rates count from here: loading a model is not the rows' time."""
-        self._generating = self._clock()
+    def engine_ready(self, ago: float = 0.0) -> None:
+        """Rates count from here, or from some seconds ago: loading a model is not the rows' time."""
+        self._generating = self._clock() - ago
         self.pace.begin(self._generating)
 
     def count(self, row: Row) -> None:

@@ -73,8 +73,8 @@ def _run(job: Job, options: RunOptions, place: Output) -> int:
         what = f"{job.config.task} with {job.model.name} on Ray, {cluster.engines} engines"
         with _output.display(stats, what, quiet):
             engines = run.answer(work, inputs, left, cluster, stats)
+            summary = stats.summary(job.config.as_dict(), engines)
             run.put_together(work, left)
-    summary = stats.summary(job.config.as_dict(), engines)
     summary["kept"] = {"ok": kept_ok, "failed": kept_failed}
     with parts.whole_file(place.state / "summary.json") as temporary:
         temporary.write_bytes(strict_json.encode(summary, indent=2) + b"\n")

@@ -261,9 +261,9 @@ def _refuse_contradictions(options: RunOptions) -> None:
         raise UsageError(f"--overwrite starts again, which leaves {other} nothing to keep", "Leave one of them out.")
     if options.on not in (None, "ray"):
         raise UsageError(f"--on {options.on} is not possible", "It takes ray; without it the work is done here.")
-    for flag, value in (("--address", options.address), ("--engines", options.engines)):
+    for name, value in (("--address", options.address), ("--engines", options.engines)):
         if value is not None and options.on is None:
-            raise UsageError(f"{flag} is about a cluster", "Add --on ray.")
+            raise UsageError(f"{name} is about a cluster", "Add --on ray.")
     if options.shard is not None and options.new_only:
         raise UsageError(
             "--new-only and --shard contradict each other: shards need an input that stays as it is",

@@ -11,6 +11,7 @@ import contextlib
 import pickle
 import queue
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 
@@ -28,7 +29,8 @@ from gemma4cli.records import Item, Row
 from gemma4cli.render import RenderJob
 from gemma4cli.stats import Stats
 
-ANSWERED = pa.schema({"row_index": pa.int64(), "row": pa.large_binary()})
+# `ready` is when the engine was, in seconds since the epoch.
+ANSWERED = pa.schema({"row_index": pa.int64(), "row": pa.large_binary(), "ready": pa.float64()})
 
 
 class Answer:
@@ -39,15 +41,15 @@ class Answer:
         config, limits = work.config, work.config.limits
         self._config = config
         self._events: queue.SimpleQueue[pipeline.Event] = queue.SimpleQueue()
-        stats = Stats(None)
+        self._stats, self._ready_at = Stats(None), time.time()
         bare = open_engine(config, work.model)
-        self._engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, stats.engine_ready)
+        self._engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, self._loaded)
         job = RenderJob(config, work.model, bare.renderer)
         self._ready = ReadyPool(job, limits.row_timeout_s, self._events)
         self._feed = Feed(self._events)
         self._open: dict[int, Future[Row]] = {}
         self._error: BaseException | None = None
-        threading.Thread(target=self._run, args=(stats,), name="line", daemon=True).start()
+        threading.Thread(target=self._run, name="line", daemon=True).start()
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """The output rows, with their keys and what would ask for them again.
@@ -70,11 +72,17 @@ class Answer:
         packed = [
             pickle.dumps((row, key, asked_again(row, item)), 5) for row, (item, key) in zip(rows, entries, strict=True)
         ]
-        return pa.Table.from_arrays([batch["row_index"], pa.array(packed, pa.large_binary())], schema=ANSWERED)
+        ready = pa.array([self._ready_at] * len(packed), pa.float64())
+        return pa.Table.from_arrays([batch["row_index"], pa.array(packed, pa.large_binary()), ready], schema=ANSWERED)
 
-    def _run(self, stats: Stats) -> None:
+    def _loaded(self) -> None:
+        self._ready_at = time.time()
+        self._stats.engine_ready()
+
+    def _run(self) -> None:
+        line = pipeline.rows(self._config, self._feed, self._ready, self._engine, self._events, None, self._stats)
         try:
-            for row in pipeline.rows(self._config, self._feed, self._ready, self._engine, self._events, None, stats):
+            for row in line:
                 self._open.pop(row.row_index).set_result(row)
         except BaseException as error:
             self._error = error

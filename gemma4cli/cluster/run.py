@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import pickle
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,12 +27,13 @@ from gemma4cli.models import Model
 from gemma4cli.outputs import Output
 from gemma4cli.pending import Resume
 from gemma4cli.remaining import remaining
-from gemma4cli.schema import answer_columns, output_schema
+from gemma4cli.schema import asked_columns, output_schema
 from gemma4cli.stats import Stats
 
 SHARD_ROWS = 50_000
 WRITE_ROWS = 256  # of a part, for each engine
 _MOST_WRITE_ROWS = 4096
+_CONNECT_S = 10.0
 _LIGHT = 0.1  # of a CPU, as Ray counts them: for tasks that mostly wait
 # Of the CPUs that an actor renders on, as Ray counts them: its own tasks, of a CPU each, must always find room.
 _RENDER_SHARE = 0.25
@@ -75,6 +77,8 @@ def connected(address: str | None) -> Iterator[None]:
         from ray.data import DataContext
     except ImportError as error:
         raise UsageError(f"--on ray needs Ray: {error}", "Install it: pip install 'gemma4cli[ray]'.") from error
+    if address is not None:
+        _look_for(address)
     ours = not ray.is_initialized()
     if ours:
         more = {} if address else {"include_dashboard": False}
@@ -94,6 +98,17 @@ def connected(address: str | None) -> Iterator[None]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def _look_for(address: str) -> None:
+    """Raises JobError where nobody answers at HOST:PORT: Ray itself would look for minutes, without a word."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        except (OSError, OverflowError) as error:
+            message = f"no Ray at {printable(address)}: {getattr(error, 'strerror', None) or error}"
+            raise JobError(message, "See ray status there, and --address.") from error
 
 
 def cluster_for(config: RunConfig, engines: int | None) -> Cluster:
@@ -129,7 +144,7 @@ def begin(
     """
     import ray
 
-    answers = answer_columns(config.sampling)
+    answers = asked_columns(config)
     document = {"task": config.task, **config.as_dict(), "fingerprint": dict(fingerprint)}
     total = inputs.counted()
     whole = ledger.read_whole(place, repair=True)
@@ -252,9 +267,9 @@ def answer(work: Work, inputs: Any, left: list[reading.Left], cluster: Cluster, 
     )
     with _reported():
         for batch in rows.iter_batches(batch_size=None, batch_format="pyarrow"):
-            for tally in batch["tally"]:
+            for tally, ready in zip(batch["tally"], batch["ready"].to_pylist(), strict=True):
                 if not stats.generating:
-                    stats.engine_ready()
+                    stats.engine_ready(max(0.0, time.time() - ready))
                 stats.add(pickle.loads(tally.as_buffer()))
             stats.check_failures()
     return {**setup.description, "actors": cluster.engines}

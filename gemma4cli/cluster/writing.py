@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gemma4cli import assembly, ledger
 from gemma4cli.cluster.work import Work, parts_folder
@@ -19,7 +20,7 @@ from gemma4cli.stats import Stats
 
 
 def write(batch: pa.Table, work: Work) -> dict[str, Any]:
-    """Commits rows, a part for each shard among them, and returns a tally of them.
+    """Commits rows, a part for each shard among them, and returns a tally of them, and since when an engine was ready.
 
     A part is called after the rows in it: one that is written again takes its own place. Where Ray puts rows together
     in another way the second time, the ledger takes each of them once.
@@ -36,7 +37,7 @@ def write(batch: pa.Table, work: Work) -> dict[str, Any]:
         commit(parts_folder(work.place_of(number)), work.part, lines, columns, work.fingerprint, mark)
         for row, _, _ in lines:
             stats.count(row)
-    return {"tally": [pickle.dumps(stats.tally(), 5)]}
+    return {"tally": [pickle.dumps(stats.tally(), 5)], "ready": [pc.min(batch["ready"]).as_py()]}
 
 
 def finish(work: Work, number: int) -> None:
