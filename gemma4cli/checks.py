@@ -190,9 +190,30 @@ def checkpoint(model: str) -> Iterator[Finding]:
         yield Finding(
             State.OK,
             f"model {name}",
-            f"{found.location}; takes text, {takes}" if here else f"on the hub: {found.location}",
+            f"{found.location}; takes text, {takes}; {found.quantization or 'bfloat16'} weights"
+            if here
+            else f"on the hub: {found.location}",
             "" if here else f"The first run fetches it; to fetch it now: hf download {found.location}",
         )
+
+
+def features(model: str) -> Iterator[Finding]:
+    """Which of the flags that need a GPU of some kind this machine can do."""
+    import torch
+
+    from gemma4cli.features import NEEDS
+
+    capability = 0.0
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        capability = major + minor / 10
+    able = [flag for flag, least in NEEDS.items() if capability >= least]
+    unable = [f"{flag} (capability {least:g})" for flag, least in NEEDS.items() if capability < least]
+    yield Finding(
+        State.OK,
+        "features",
+        f"can do {', '.join(able) or 'none of the following'}" + (f"; not {', '.join(unable)}" if unable else ""),
+    )
 
 
 CHECKS: tuple[Callable[[str], Iterator[Finding]], ...] = (
@@ -201,6 +222,7 @@ CHECKS: tuple[Callable[[str], Iterator[Finding]], ...] = (
     accelerator,
     engine,
     codecs,
+    features,
     checkpoint,
 )
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from gemma4cli import flag_values, recipe_files, recipes
+from gemma4cli import features, flag_values, recipe_files, recipes
 from gemma4cli.errors import UsageError
+from gemma4cli.features import Features
 from gemma4cli.gemma import MAX_AUDIO_SECONDS, MAX_FRAMES
 from gemma4cli.media.options import MediaOptions
 from gemma4cli.recipes import Prompts, Recipe
@@ -111,6 +112,7 @@ class RunConfig:
     sound: how the sound track of a video is transcribed beside the answer; None leaves it unheard.
     summary: how the answers to a video's windows are summed up; None puts them one below the other.
     outputs: what each row is asked, by name, where that is several things; empty where it is one.
+    features: what of the engine it uses beyond the usual.
     order: how rows follow one another through the engine; the output is in the order of the input whatever it is.
     """
 
@@ -128,6 +130,7 @@ class RunConfig:
     summary: Recipe | None = None
     outputs: Mapping[str, Recipe] = field(default_factory=dict)
     order: str = BUCKET_ORDER
+    features: Features = field(default_factory=Features)
 
     @property
     def cuts(self) -> bool:
@@ -176,6 +179,7 @@ class RunConfig:
             "system": self.prompts.system,
             "prompt": _asked(self.prompts),
             "sampling": asdict(self.sampling),
+            "features": asdict(self.features),
             "media": {name: getattr(self.media, name) for name in MediaSettings.__slots__}
             | {"allow_protocols": sorted(self.media.allow_protocols)},
         } | {
@@ -192,6 +196,16 @@ class Overrides:
     """
 
     model: str | None = None
+    lora: Sequence[str] | None = None
+    lora_column: str | None = None
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    speculative: str | None = None
+    speculative_method: str | None = None
+    drafted: int | None = None
+    suppress_tokens: str | None = None
+    encoder_cudagraph: bool = False
+    prefix_caching: bool | None = None
     engine: str | None = None
     engine_args: tuple[str, ...] = ()
     kinds: str | None = None
@@ -309,6 +323,7 @@ def build(task: str, user: Overrides) -> RunConfig:
         sound=recipes.of_sound(defaults("transcribe"), user.language) if user.with_audio else None,
         summary=recipes.of_summary(base, user) if user.summarise else None,
         outputs={name: _output(base, user, name) for name in user.outputs},
+        features=features.of(user),
         order=flag_values.one_of("--order", user.order or BUCKET_ORDER, (BUCKET_ORDER, INPUT_ORDER)),
     )
 

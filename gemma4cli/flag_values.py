@@ -101,27 +101,27 @@ def max_failures(text: str | None) -> int | float | None:
         ) from None
 
 
-def choices(text: str) -> tuple[str, ...]:
+def choices(text: str, flag: str = "--choices") -> tuple[str, ...]:
     """Texts between commas, as a list in JSON, or the lines of a file: `yes,no`, `["a, b"]`, `@labels.txt`.
 
     Empty lines do not count.
     """
-    listed = _listed(text)
+    listed = _listed(text, flag)
     if listed is not None:
         return listed
     try:
         parts = Path(text[1:]).read_text(encoding="utf-8-sig").splitlines() if text.startswith("@") else text.split(",")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is no text"
-        raise UsageError(f"--choices {text}: {reason}", "Name a file with one choice a line.") from None
+        raise UsageError(f"{flag} {text}: {reason}", "Name a file with one of them a line.") from None
     found = [part.strip() for part in parts]
     found = [part for part in found if part] if text.startswith("@") else found
     if not found or not all(found):
-        raise UsageError(f"--choices {text!r} has an empty choice", "Example: --choices cat,dog,neither")
-    return _once(found)
+        raise UsageError(f"{flag} {text!r} has an empty choice", f"Example: {flag} cat,dog,neither")
+    return _once(found, flag)
 
 
-def _listed(text: str) -> tuple[str, ...] | None:
+def _listed(text: str, flag: str) -> tuple[str, ...] | None:
     """The texts of a list in JSON; None where it is none."""
     try:
         found = json.loads(text) if text.startswith("[") else None
@@ -131,14 +131,14 @@ def _listed(text: str) -> tuple[str, ...] | None:
         return None
     parts = [each.strip() for each in found]
     if not parts or not all(parts):
-        raise UsageError(f"--choices {text} has an empty choice", "Example: --choices cat,dog,neither")
-    return _once(parts)
+        raise UsageError(f"{flag} {text} has an empty choice", f"Example: {flag} cat,dog,neither")
+    return _once(parts, flag)
 
 
-def _once(found: list[str]) -> tuple[str, ...]:
+def _once(found: list[str], flag: str) -> tuple[str, ...]:
     double = next((part for i, part in enumerate(found) if part in found[:i]), None)
     if double is not None:
-        raise UsageError(f"--choices has {double!r} twice", "Leave one of them out.")
+        raise UsageError(f"{flag} has {double!r} twice", "Leave one of them out.")
     return tuple(found)
 
 

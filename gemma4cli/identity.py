@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gemma4cli import storage
+from gemma4cli import features, storage
 from gemma4cli.errors import FetchError
 from gemma4cli.escaping import printable
 from gemma4cli.media import fetch
@@ -56,6 +56,7 @@ def content_key(item: Item) -> int:
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") or 1
     parts = [b"\0" if item.prompt is None else b"p" + _text(item.prompt)]
     parts += [] if item.system is None else [b"s" + _text(item.system)]
+    parts += [] if item.adapter is None else [b"a" + _text(item.adapter)]
     parts += [b"t" + _text(part) if isinstance(part, str) else _stamp(part) for part in item.content]
     parts += [b"c" + _text(f"{name}={value!r}") for name, value in item.told.items()]
     return int.from_bytes(blake2b(b"".join(parts), digest_size=8).digest(), "little") or 1
@@ -71,6 +72,7 @@ def content_digest(item: Item, root: str | None = None) -> tuple[int, int]:
     hash.update(b"" if item.system is None else b"s" + _text(item.system))
     for name, value in item.told.items():
         hash.update(b"c" + _text(f"{name}={value!r}"))
+    hash.update(b"" if item.adapter is None else b"a" + _text(item.adapter))
     try:
         for part in item.content:
             if isinstance(part, str):
@@ -142,6 +144,7 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
                 value = getattr(section, field.name)
                 flag = f"--{field.name.replace('_', '-')}"
                 found[flag] = value if isinstance(value, (int, float, str)) or value is None else str(value)
+    found |= features.fingerprint(config.features)
     found |= _constraint(config.sampling, "--")
     for name, recipe in config.outputs.items():
         prompts = recipe.prompts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Model:
     name: what the user called it.  location: folder, or hub id when the weights are yet to be fetched.
     revision: the hub's commit, where known.  hears, sees: whether it takes audio; images and video.
     context: tokens that a prompt and its answer may come to together.
+    config: its config.json.
     """
 
     name: str
@@ -36,6 +37,31 @@ class Model:
     hears: bool
     sees: bool
     context: int
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def quantization(self) -> str | None:
+        """What its weights are stored as, in a word or two; None where that is bfloat16."""
+        stored = self.config.get("quantization_config") or {}
+        method = str(stored.get("quant_method") or "") or None
+        if method is None:
+            return None
+        groups = stored.get("config_groups") or {}
+        weights = next(({**group.get("weights", {})} for group in groups.values() if isinstance(group, dict)), {})
+        bits, kind = weights.get("num_bits"), weights.get("type")
+        scheme = str(stored.get("quant_algo") or "") or ("" if bits is None else f"{kind}{bits}")
+        if "nvfp4" in str(stored.get("format") or "").lower():
+            scheme = "NVFP4"
+        words = {"float8": "FP8", "float4": "NVFP4", "int4": "w4a16", "int8": "int8"}
+        if stored.get("bits") is not None:
+            scheme = f"w{stored['bits']}a16"
+        scheme = words.get(scheme, scheme) or ("FP8" if method in ("fp8", "fbgemm_fp8") else "")
+        return f"{scheme} ({method})" if scheme else method
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the tokens of an image attend to one another both ways, so that it must not be cut."""
+        return bool((self.config.get("text_config") or {}).get("use_bidirectional_attention"))
 
     def require(self, task: str, kinds: frozenset[Kind]) -> None:
         """Refuses a task none of whose media the model takes.
@@ -59,30 +85,40 @@ def find(name: str) -> Model:
         UsageError: it is no Gemma 4 model.
         ModelError: it is neither on this machine nor within reach, or cannot be read.
     """
+    return _describe(name, *located(name, "--model"))
+
+
+def located(name: str, flag: str) -> tuple[str, str | None, Mapping[str, Any]]:
+    """Where a model is (folder, or hub id when its weights are yet to be fetched), its revision, its configuration.
+
+    Raises:
+        UsageError: it cannot be a model's name.
+        ModelError: it is neither on this machine nor within reach, or cannot be read.
+    """
     if name == "tiny":
         from gemma4cli.tiny import CHECKPOINT
 
-        return _describe(name, str(CHECKPOINT), None, _read(CHECKPOINT / "config.json"))
+        return str(CHECKPOINT), None, _read(CHECKPOINT / "config.json")
     try:
         folder = Path(name).expanduser()
         is_folder, has_config = folder.is_dir(), (folder / "config.json").is_file()
     except (OSError, RuntimeError) as error:  # not ours to read; `~nobody` has no home
         raise UsageError(
-            f"--model {name}: {getattr(error, 'strerror', None) or error}", "Name a folder that can be read."
+            f"{flag} {name}: {getattr(error, 'strerror', None) or error}", "Name a folder that can be read."
         ) from None
     if is_folder:
         if not has_config:
-            raise UsageError(f"--model {name}: the folder holds no config.json", "Name the folder of a checkpoint.")
-        return _describe(name, str(folder.resolve()), None, _read(folder / "config.json"))
+            raise UsageError(f"{flag} {name}: the folder holds no config.json", "Name the folder of a checkpoint.")
+        return str(folder.resolve()), None, _read(folder / "config.json")
     if name not in ALIASES and (name.count("/") != 1 or name.startswith((".", "/", "~"))):
         raise UsageError(
-            f"--model {name}: no such folder, and not a model's name",
+            f"{flag} {name}: no such folder, and not a model's name",
             f"It takes {', '.join(ALIASES)}, tiny, a hub id such as {ALIASES['E4B']}, or a folder.",
         )
-    return _on_the_hub(name, ALIASES.get(name, name))
+    return _on_the_hub(ALIASES.get(name, name), flag)
 
 
-def _on_the_hub(name: str, repo: str) -> Model:
+def _on_the_hub(repo: str, flag: str) -> tuple[str, str | None, Mapping[str, Any]]:
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -94,7 +130,7 @@ def _on_the_hub(name: str, repo: str) -> Model:
     try:
         cached = Path(snapshot_download(repo, local_files_only=True))
         if _whole(cached):
-            return _describe(name, str(cached), cached.name, _read(cached / "config.json"))
+            return str(cached), cached.name, _read(cached / "config.json")
     except (LocalEntryNotFoundError, HFValidationError):
         pass
     try:
@@ -115,11 +151,11 @@ def _on_the_hub(name: str, repo: str) -> Model:
         raise ModelError(
             f"{repo} is neither in this machine's model cache nor within reach ({type(error).__name__})",
             f"With a network: hf download {repo}\n"
-            "Without one: copy the model's folder here and name it with --model /path/to/folder,\n"
+            f"Without one: copy the model's folder here and name it with {flag} /path/to/folder,\n"
             "or set HF_HOME to a cache that holds it.\n"
             "To try the program without a model: --model tiny",
         ) from None
-    return _describe(name, repo, config.parent.name, _read(config))
+    return repo, config.parent.name, _read(config)
 
 
 def _whole(folder: Path) -> bool:
@@ -158,4 +194,5 @@ def _describe(name: str, location: str, revision: str | None, config: Mapping[st
         hears=config.get("audio_config") is not None,
         sees=config.get("vision_config") is not None,
         context=int(text.get("max_position_embeddings") or 131072),
+        config=config,
     )

@@ -86,6 +86,7 @@ class Item:
         is; None is the whole.
     previous: of a piece of a sound, the end of what was said before it, where the model is to know.
     told: columns that the prompts of the job are filled in with.
+    adapter: the name of the LoRA adapter that answers it, as the row gives it; None is the job's, and empty is none.
     """
 
     row_index: int
@@ -100,6 +101,7 @@ class Item:
     task: str | None = None
     previous: str = ""
     told: Mapping[str, Any] = field(default_factory=dict)
+    adapter: str | None = None
 
     @property
     def media(self) -> tuple[Media, ...]:
@@ -142,6 +144,11 @@ class Sampling:
     logprobs: bool = False
     n: int | None = None
     thinking_budget: int | None = None
+
+    @property
+    def scored(self) -> bool:
+        """Whether to tell how likely each choice was."""
+        return self.logprobs and self.constraint is not None and self.constraint.choices is not None
 
     @property
     def most_tokens(self) -> int:
@@ -213,6 +220,7 @@ class Rendered:
     asked: of a row that is asked several things, the tokens of each; `payload` then is a tuple with one for each, which
         share what was made of the media, and `tokens` is their sum.
     bucket: what makes rows alike to the encoder, such as `image-280`, `audio-10s` or `video-32f`.
+    adapter: the name of the LoRA adapter that answers it.
     """
 
     row_index: int
@@ -226,6 +234,7 @@ class Rendered:
     attempts: int = 1
     asked: tuple[Tokens, ...] = ()
     fetched: Fetched = Fetched()
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ class RenderJob:
                 self._check_fits(loaded[0])
                 parts += loaded
             decode_ms, started, facts, stage = _ms_since(started), time.perf_counter(), _facts(parts), Stage.RENDER
+            adapter = tasks.adapter(self.config, item)
             budget = self._budget(item, parts)
             requests = [self._request(item, parts, recipe, budget) for recipe in self.config.asks(item.task)]
             ready = self.renderer.render_together(requests)
@@ -91,6 +92,7 @@ class RenderJob:
             _ms_since(started),
             attempts,
             tuple(each.tokens for each in ready) if several else (),
+            adapter=adapter,
         )
 
     def _request(self, item: Item, parts: Sequence[Part], recipe: Recipe, budget: int) -> Request:

@@ -69,6 +69,21 @@ def system(prompts: Prompts, item: Item) -> str:
     return prompt_templates.filled(prompts.system, item) if item.system is None else item.system
 
 
+def adapter(config: RunConfig, item: Item) -> str | None:
+    """The name of the adapter that answers an item; None is the model as it is.
+
+    Raises ParseError `unknown_adapter` where the row names one that there is not.
+    """
+    if item.adapter is None:
+        return config.features.adapter
+    name = item.adapter.strip()
+    known = [known for known, _ in config.features.loras]
+    if name and name not in known:
+        message = f"the column {config.features.lora_column} names the adapter {name!r}; there are {', '.join(known)}"
+        raise ParseError("unknown_adapter", message)
+    return name or None
+
+
 def answer(text: str) -> str:
     """The model's words as they go to the output."""
     return text.strip()

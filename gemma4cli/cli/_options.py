@@ -134,6 +134,49 @@ class RunOptions:
             help="E2B, E4B, 12B, 26B-A4B, 31B, tiny (a test instrument), a hub id or a folder. Default: E4B.",
         ),
     ] = None
+    lora: Annotated[
+        list[str] | None,
+        flag("--lora", panel=MODEL, metavar="NAME=FOLDER", help="A LoRA adapter in peft's format. Repeatable."),
+    ] = None
+    lora_column: Annotated[
+        str | None,
+        flag("--lora-column", panel=INPUT, metavar="NAME", help="Manifest column that names each row's adapter."),
+    ] = None
+    quantization: Annotated[
+        str | None,
+        flag("--quantization", panel=MODEL, help="fp8: make weights 8 bits wide while they are loaded."),
+    ] = None
+    kv_cache_dtype: Annotated[
+        str | None,
+        flag("--kv-cache-dtype", panel=MODEL, help="auto, fp8, fp8_e4m3 or fp8_e5m2, for more rows at a time."),
+    ] = None
+    speculative: Annotated[
+        str | None,
+        flag(
+            "--speculative",
+            panel=MODEL,
+            metavar="MODEL|auto",
+            help="Draft tokens with this model, which answers check; auto: the one that is published with --model.",
+        ),
+    ] = None
+    speculative_method: Annotated[
+        str | None,
+        flag("--speculative-method", panel=MODEL, help="mtp or eagle3. Default: by the drafter's configuration."),
+    ] = None
+    drafted: Annotated[
+        int | None, flag("--drafted", panel=MODEL, metavar="N", help="Tokens to draft at a time. Default: 4.")
+    ] = None
+    encoder_cudagraph: Annotated[
+        bool, flag("--encoder-cudagraph", panel=MODEL, help="Record the towers' work and replay it. Often slower.")
+    ] = False
+    prefix_caching: Annotated[
+        bool | None,
+        flag(
+            "--prefix-caching/--no-prefix-caching",
+            panel=MODEL,
+            help="Compute once what prompts begin with. Default: where they share a long --system, or have samples.",
+        ),
+    ] = None
     engine: Annotated[
         str | None,
         flag("--engine", panel=MODEL, help="vllm, or fake: no model, deterministic. Default: vllm."),
@@ -164,6 +207,10 @@ class RunOptions:
         flag("--top-k", panel=SAMPLING, metavar="K", help="Draw from the K likeliest tokens; 0 for all."),
     ] = None
     seed: Annotated[int | None, flag("--seed", panel=SAMPLING, metavar="N", help="Seed of every row.")] = None
+    suppress_tokens: Annotated[
+        str | None,
+        flag("--suppress-tokens", panel=SAMPLING, metavar="A,B|@FILE", help="Texts that are never generated."),
+    ] = None
     max_soft_tokens: Annotated[
         str | None,
         flag(

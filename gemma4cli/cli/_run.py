@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gemma4cli.inputs import Inputs
     from gemma4cli.models import Model
     from gemma4cli.pending import Resume
+    from gemma4cli.records import Item
     from gemma4cli.shards import Shard
 
 
@@ -44,8 +45,8 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
     Raises:
         UsageError, JobError: see `gemma4cli.errors`.
     """
+    from gemma4cli import adapters, models, prompt_templates, shards, storage, tasks
     from gemma4cli import config as configuration
-    from gemma4cli import models, prompt_templates, shards, storage, tasks
     from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
     from gemma4cli.known import without_known
@@ -70,6 +71,8 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
     if config.sound is not None:
         model.require("transcribe, as --with-audio asks", frozenset({Kind.AUDIO}))
     _refuse_no_room(config, model)
+    for name, path in config.features.loras:
+        adapters.load(name, path, model)
     inputs = open_inputs(
         named,
         InputOptions(
@@ -94,6 +97,8 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
     config = replace(config, limits=replace(config.limits, readers=_readers(config, inputs)))
     _refuse_columns_of_files(options, inputs)
     inputs = prompt_templates.told(inputs, config.wordings)
+    if config.features.lora_column is not None:
+        inputs = _with_adapters(inputs, config.features.lora_column)
     if task == "annotate" and not (config.prompts.text or config.outputs or options.prompt_column or inputs.speaking):
         from gemma4cli.errors import UsageError
 
@@ -316,6 +321,7 @@ def _refuse_columns_of_files(options: RunOptions, inputs: Inputs) -> None:
         "--media-column": options.media_column,
         "--prompt-column": options.prompt_column,
         "--id-column": options.id_column,
+        "--lora-column": options.lora_column,
     }
     flag = next((flag for flag, column in given.items() if column), None)
     if flag is None or inputs.tabular:
@@ -324,6 +330,21 @@ def _refuse_columns_of_files(options: RunOptions, inputs: Inputs) -> None:
         f"{flag} names a column of a manifest, and the inputs are files",
         f"Leave it out, or give a .jsonl or .parquet manifest that has the column {given[flag]}.",
     )
+
+
+def _with_adapters(inputs: Inputs, column: str) -> Inputs:
+    """The rows, each with the name of its adapter."""
+    from gemma4cli.errors import UsageError
+
+    if column not in inputs.columns.names:
+        listed = ", ".join(inputs.columns.names) or "none"
+        raise UsageError(f"--lora-column {column}: no such column", f"The manifest's columns are {listed}.")
+
+    def named(item: Item) -> Item:
+        value = item.extra.get(column)
+        return replace(item, adapter="" if value is None else str(value))
+
+    return inputs.changed(named)
 
 
 def _nothing_left(pending: Any, output: str) -> str:

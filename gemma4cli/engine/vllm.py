@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from gemma4cli.config import RunConfig
@@ -25,6 +26,7 @@ from gemma4cli.engine.vllm_render import VllmRenderer, first_lines
 from gemma4cli.engine.vllm_sampling import refuse_constraint, sampling_params
 from gemma4cli.engine.vllm_settings import OWNED, engine_settings, prepare_environment
 from gemma4cli.errors import EngineError, ModelError, UsageError
+from gemma4cli.features import Features
 from gemma4cli.models import Model
 from gemma4cli.records import Failure, Generation, Rendered, Sampling, Stage
 
@@ -32,7 +34,9 @@ from gemma4cli.records import Failure, Generation, Rendered, Sampling, Stage
 class VllmEngine:
     """An embedded vLLM. `configured` makes one without loading weights."""
 
-    def __init__(self, vllm_config: Any, settings: Mapping[str, Any], device: str, samples: int) -> None:
+    def __init__(
+        self, vllm_config: Any, settings: Mapping[str, Any], device: str, samples: int, features: Features
+    ) -> None:
         """samples: of a row at most, each of which is a sequence to vLLM."""
         from vllm.tokenizers import cached_tokenizer_from_config
 
@@ -43,6 +47,8 @@ class VllmEngine:
         self._reader = OutputReader(tokenizer)
         self._scorer = ChoiceScorer(tokenizer, vllm_config.model_config)
         self._samples = samples
+        self._suppressed = features.suppressed
+        self._adapters = {name: Path(folder).expanduser() for name, folder in features.loras}
         self.renderer: Renderer = VllmRenderer(vllm_config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -85,7 +91,7 @@ class VllmEngine:
             raise ModelError(f"{model.name} cannot be read: {first_lines(error)}") from error
         asked = [recipe.sampling for recipe in config.asks(None)]
         most = max(sampling.n or 1 for sampling in asked)
-        engine = cls(vllm_config, settings, current_platform.get_device_name(), most)
+        engine = cls(vllm_config, settings, current_platform.get_device_name(), most, config.features)
         for sampling in asked:
             refuse_constraint(sampling, vllm_config)
         return engine
@@ -138,6 +144,8 @@ class VllmEngine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._llm = AsyncLLM.from_vllm_config(self._config, enable_log_requests=False)
+        for name in self._adapters:  # now, for one that cannot be loaded would end the engine at its first row
+            await self._llm.add_lora(self._lora(name))
 
     def submit(self, rendered: Rendered, sampling: Sampling) -> None:
         self._on_loop(self._admit(rendered, sampling))
@@ -152,14 +160,14 @@ class VllmEngine:
 
         async def ask(tokens: tuple[int, ...], params: Any) -> Any:
             ids = rendered.payload["prompt_token_ids"]
-            return await self._output(
-                {**rendered.payload, "prompt_token_ids": [*ids, *tokens]}, params, f"{rendered.row_index}{tokens}"
-            )
+            payload = {**rendered.payload, "prompt_token_ids": [*ids, *tokens]}
+            return await self._output(payload, params, f"{rendered.row_index}{tokens}", rendered.adapter)
 
         try:
-            params = sampling_params(sampling, self._scorer.top(sampling))
+            params = sampling_params(sampling, self._scorer.top(sampling), self._suppressed)
             thinks = sampling.thinking_budget is not None
-            output = await self._output(rendered.payload, params, str(rendered.row_index), thinks=thinks)
+            name = str(rendered.row_index)
+            output = await self._output(rendered.payload, params, name, rendered.adapter, thinks)
             prompt, own = rendered.payload["prompt_token_ids"], output.outputs[0]
             generation = self._reader.generation(rendered.row_index, prompt, output, sampling)
             thoughts = self._reader.thoughts(prompt, own.token_ids)
@@ -177,17 +185,28 @@ class VllmEngine:
         self._finished += generation.output_tokens
         self._deliver(generation if scores is None else replace(generation, choice_logprobs=scores))
 
-    async def _output(self, payload: Any, params: Any, name: str, thinks: bool = False) -> Any:
+    async def _output(
+        self, payload: Any, params: Any, name: str, adapter: str | None = None, thinks: bool = False
+    ) -> Any:
         """vLLM's output for one request. A constraint holds from the start, or from the end of its thoughts."""
         outputs = self._llm.generate(
             payload,
             params,
             name,
+            lora_request=self._lora(adapter),
             reasoning_ended=None if thinks else True,
             reasoning_parser_kwargs={"chat_template_kwargs": {"enable_thinking": True}} if thinks else None,
         )
         (output,) = [output async for output in outputs]  # FINAL_ONLY: there is one
         return output
+
+    def _lora(self, adapter: str | None) -> Any:
+        """An adapter as vLLM knows it, by a number that stays the same; None is the model as it is."""
+        from vllm.lora.request import LoRARequest
+
+        if adapter is None:
+            return None
+        return LoRARequest(adapter, 1 + list(self._adapters).index(adapter), str(self._adapters[adapter].resolve()))
 
     def close(self) -> None:
         gc.unfreeze()  # libraries whose objects are still there at the interpreter's end complain of them

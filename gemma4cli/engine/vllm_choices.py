@@ -54,7 +54,7 @@ class ChoiceScorer:
 
 
 def _scored(sampling: Sampling) -> tuple[str, ...] | None:
-    return sampling.constraint.choices if sampling.logprobs and sampling.constraint is not None else None
+    return sampling.constraint.choices if sampling.scored and sampling.constraint is not None else None
 
 
 def _first(completion: Any) -> dict[int, float]:

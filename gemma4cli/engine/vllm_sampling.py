@@ -12,10 +12,11 @@ from gemma4cli.records import Sampling
 from gemma4cli.schemas import nodes
 
 
-def sampling_params(sampling: Sampling, top: int = 0) -> Any:
+def sampling_params(sampling: Sampling, top: int = 0, suppressed: tuple[str, ...] = ()) -> Any:
     """Parameters for one row: vLLM writes into them what it makes of the constraint.
 
     top: of how many of the likeliest tokens the probability is told, where sampling asks for any.
+    suppressed: texts that are never generated.
     """
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
@@ -32,6 +33,7 @@ def sampling_params(sampling: Sampling, top: int = 0) -> Any:
         top_k=sampling.top_k,
         seed=sampling.seed,
         repetition_penalty=sampling.repetition_penalty,
+        bad_words=list(suppressed) or None,
         structured_outputs=structured,
         logprobs=top if sampling.logprobs or sampling.n is not None else None,  # 0: of tokens that were drawn alone
         output_kind=RequestOutputKind.FINAL_ONLY,

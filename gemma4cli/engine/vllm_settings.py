@@ -8,6 +8,7 @@ from typing import Any
 from gemma4cli import resources
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.plugin import OWNER
+from gemma4cli.engine.vllm_features import feature_settings
 from gemma4cli.errors import ModelError, UsageError
 from gemma4cli.models import Model
 from gemma4cli.records import Sampling
@@ -24,6 +25,13 @@ OWNED = {
     "disable_log_stats": "-v",
     "runner": "nothing",
     "reasoning_parser": "--thinking",
+    "enable_lora": "--lora",
+    "max_lora_rank": "--lora",
+    "enable_tower_connector_lora": "--lora",
+    "quantization": "--quantization",
+    "kv_cache_dtype": "--kv-cache-dtype",
+    "speculative_config": "--speculative",
+    "enable_prefix_caching": "--prefix-caching",
     "data_parallel_size": "nothing yet: one engine runs at a time",
 }
 CONTEXT = 8192  # tokens; beyond it KV memory goes to length that captions and transcripts do not use
@@ -55,18 +63,16 @@ def engine_settings(config: RunConfig, model: Model, platform: Any) -> dict[str,
         "dtype": "bfloat16",
         "max_model_len": min(model.context, CONTEXT),
         "mm_processor_kwargs": {"max_soft_tokens": config.media.max_soft_tokens},
-        # One pass over the data: nothing comes twice, so nothing is worth hashing. What several outputs ask of a row
-        # begins with the same media, which then are read once.
+        # One pass over the data: no medium comes twice, so none is worth hashing.
         "mm_processor_cache_gb": 0,
-        "enable_prefix_caching": len(config.outputs) > 1,
         "seed": 0,
     }
     for recipe in config.asks(None):
         settings |= _asked(recipe.sampling, settings)
+    capability = platform.get_device_capability() if platform.is_cuda() else None
     if platform.is_cpu():
         settings |= {"max_num_seqs": 16, "max_num_batched_tokens": 4096, "enforce_eager": True}
     elif platform.is_cuda():
-        capability = platform.get_device_capability()
         if capability is not None and capability.major < 8:
             raise ModelError(
                 f"{platform.get_device_name()} computes no bfloat16, and Gemma 4 gives pad tokens in float16",
@@ -78,7 +84,10 @@ def engine_settings(config: RunConfig, model: Model, platform: Any) -> dict[str,
             "vLLM finds no accelerator here, and this build of it does not run on the CPU",
             "gemma4 doctor tells what is wrong. For the CPU: pip install 'gemma4cli[cpu]'",
         )
-    settings |= config.engine_args
+    settings |= feature_settings(config, model, None if capability is None else _number(capability))
+    for name, value in config.engine_args.items():
+        both = isinstance(value, dict) and isinstance(settings.get(name), dict)
+        settings[name] = {**settings[name], **value} if both else value
     if settings["max_num_batched_tokens"] < MOST_ITEM_TOKENS:
         raise UsageError(
             f"--engine-arg max_num_batched_tokens={settings['max_num_batched_tokens']} is too small",
@@ -96,7 +105,9 @@ def _asked(sampling: Sampling, so_far: dict[str, Any]) -> dict[str, Any]:
         # As many tokens as can begin a choice: each of its bytes may end one, or two, for a letter is a byte as well.
         beginnings = 2 * sum(len(choice.encode()) for choice in sampling.constraint.choices) + 8
         needed["max_logprobs"] = max(20, beginnings, so_far.get("max_logprobs", 0))
-        needed["enable_prefix_caching"] = True
-    if sampling.n is not None and sampling.n > 1:
-        needed["enable_prefix_caching"] = True  # the samples of a row have its prompt in common
     return needed
+
+
+def _number(capability: Any) -> float:
+    """9.0 of a major and a minor number."""
+    return float(capability.major) + float(capability.minor) / 10

@@ -65,6 +65,15 @@ class Inputs:
     def __iter__(self) -> Iterator[Item]:
         return self._rows()
 
+    def changed(self, change: Callable[[Item], Item]) -> Inputs:
+        """The same rows, each with something changed."""
+        since = self._since
+        return replace(
+            self,
+            _rows=lambda: map(change, self._rows()),
+            _since=None if since is None else lambda first: map(change, since(first)),
+        )
+
     def counted(self) -> int:
         """How many rows there are; reads them all where that is not known."""
         return self.total if self.total is not None else sum(1 for _ in self)

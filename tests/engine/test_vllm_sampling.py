@@ -197,20 +197,20 @@ def test_samples_differ_by_their_seeds_and_come_again(asker: Asker) -> None:
 
 
 def test_thoughts_end_at_their_budget_and_stay_out_of_the_answer(asker: Asker) -> None:
-    """tiny thinks what it would have said, and is made to answer after four tokens of it."""
-    thinking = replace(TYPED, thinking_budget=4)
+    """tiny thinks what it would have said, and is made to answer after two tokens of it."""
+    thinking = replace(TYPED, thinking_budget=2)
     (plain,) = asker.ask(prompts.DESCRIBE_IMAGE[0], GREEDY, SCENES[:1])
     for each in asker.ask(prompts.DESCRIBE_IMAGE[0], thinking, SCENES[:8]):
         assert each.thinking is not None
         assert (each.text or "").startswith("{")
         assert each.thinking_tokens is not None
-        assert each.thinking_tokens == 5  # with the mark that ends them
+        assert each.thinking_tokens == 3  # with the mark that ends them
         assert each.output_tokens > each.thinking_tokens
         if each.finish_reason == "stop":
             assert set(answers.read(thinking, each, MediaFacts())) == {"shape", "colour", "relation"}
     assert plain.thinking is None
-    limited = replace(GREEDY, thinking_budget=4, constraint=Constraint(choices=COLOURS), logprobs=True, n=1)
-    for each in asker.ask("What colour is it?", limited, SCENES[:4]):
+    limited = replace(GREEDY, thinking_budget=2, constraint=Constraint(choices=COLOURS), logprobs=True, n=1)
+    for each in asker.ask(prompts.DESCRIBE_IMAGE[0], limited, SCENES[:4]):
         assert each.text in COLOURS
         assert each.choice_logprobs is not None
         assert sum(map(math.exp, each.choice_logprobs.values())) == pytest.approx(1)

@@ -1,0 +1,93 @@
+"""Adapters, quantisation, drafters and caches as vLLM's engine arguments, refused where this machine cannot do them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemma4cli import adapters, drafters
+from gemma4cli.config import RunConfig
+from gemma4cli.errors import ModelError, UsageError
+from gemma4cli.features import NEEDS
+from gemma4cli.models import Model
+
+LONG_SYSTEM = 1024  # characters of a system prompt from which on it is computed once for all rows
+MOST_ADAPTERS = 8  # in one batch; others wait on the host
+
+
+def feature_settings(config: RunConfig, model: Model, capability: float | None) -> dict[str, Any]:
+    """vLLM's engine arguments for what a run uses beyond the usual.
+
+    capability: of the GPU, such as 9.0; None is the CPU.
+
+    Raises:
+        UsageError: a flag that cannot work here, or not with this model.
+        ModelError: a checkpoint that cannot be computed here.
+    """
+    features = config.features
+    settings: dict[str, Any] = {"enable_prefix_caching": _prefix_caching(config)}
+    _refuse_stored(model, capability)
+    if features.quantization is not None:
+        if model.quantization is not None:
+            message = f"--quantization {features.quantization}: {model.name} is stored as {model.quantization} already"
+            raise UsageError(message, "Leave it out.")
+        _needs("--quantization", features.quantization, capability)
+        settings["quantization"] = features.quantization
+    if features.kv_cache_dtype not in (None, "auto"):
+        _needs("--kv-cache-dtype", features.kv_cache_dtype, capability)
+        settings["kv_cache_dtype"] = features.kv_cache_dtype
+    if features.encoder_cudagraph:
+        _needs("--encoder-cudagraph", None, capability)
+        if (model.config.get("vision_config") or {}).get("num_hidden_layers") is None:
+            raise UsageError(f"--encoder-cudagraph: {model.name} has no towers to record", "Leave it out.")
+        settings["compilation_config"] = {"cudagraph_mm_encoder": True}
+    drafter = drafters.find(features, model)
+    if drafter is not None:
+        _needs("--speculative", None, capability)
+        settings["speculative_config"] = {
+            "model": drafter.location,
+            "method": drafter.method,
+            "num_speculative_tokens": features.drafted,
+        }
+    if features.loras:
+        loaded = tuple(adapters.load(name, path, model) for name, path in features.loras)
+        settings |= {
+            "enable_lora": True,
+            "max_lora_rank": adapters.room(loaded),
+            "max_loras": min(len(loaded), MOST_ADAPTERS),
+            "max_cpu_loras": len(loaded),
+            "enable_tower_connector_lora": any(adapter.towers for adapter in loaded),
+        }
+    if model.bidirectional:
+        settings["disable_chunked_mm_input"] = True  # an image that is read in parts would not see all of itself
+    return settings
+
+
+def _prefix_caching(config: RunConfig) -> bool:
+    """Whether prompts have a beginning in common that is worth keeping: else hashing them is for nothing.
+
+    What is asked of a row in several ways begins with the same media; samples have all of the prompt in common.
+    """
+    if config.features.prefix_caching is not None:
+        return config.features.prefix_caching
+    asks = config.asks(None)
+    return len(asks) > 1 or any(
+        (ask.sampling.n or 1) > 1 or ask.sampling.scored or len(ask.prompts.system) >= LONG_SYSTEM for ask in asks
+    )
+
+
+def _refuse_stored(model: Model, capability: float | None) -> None:
+    stored = model.quantization or ""
+    if capability is None and stored.startswith(("FP8", "NVFP4")):
+        raise ModelError(
+            f"{model.name} is stored as {stored}, which the CPU build of vLLM does not compute",
+            "Take the model as it was published in bfloat16, or a GPU.",
+        )
+
+
+def _needs(flag: str, value: str | None, capability: float | None) -> None:
+    least, said = NEEDS[flag], f"{flag} {value}" if value else flag
+    if capability is None:
+        raise UsageError(f"{said} needs a GPU, and there is none here", "Leave it out.")
+    if capability < least:
+        message = f"{said} needs a GPU of compute capability {least:g}; this one has {capability:g}"
+        raise UsageError(message, "Leave it out.")

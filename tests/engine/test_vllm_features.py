@@ -1,0 +1,119 @@
+"""Features of the engine as its arguments, and where they are refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma4cli import config, models
+from gemma4cli.engine.vllm_features import LONG_SYSTEM, feature_settings
+from gemma4cli.errors import ModelError, UsageError
+from gemma4cli.models import Model
+
+TINY = models.find("tiny")
+
+
+def settings(capability: float | None = 9.0, model: Model = TINY, **overrides: Any) -> dict[str, Any]:
+    return feature_settings(config.build("annotate", config.Overrides(prompt="?", **overrides)), model, capability)
+
+
+def stored(**about: Any) -> Model:
+    return replace(TINY, config={**TINY.config, "quantization_config": about})
+
+
+def group(**weights: Any) -> dict[str, Any]:
+    return {"config_groups": {"group_0": {"weights": weights}}}
+
+
+NVFP4 = stored(quant_method="compressed-tensors", format="nvfp4-pack-quantized", **group(num_bits=4, type="float"))
+
+
+def test_nothing_asked_for_is_nothing_set() -> None:
+    assert settings() == {"enable_prefix_caching": False}
+    assert settings(None) == {"enable_prefix_caching": False}
+
+
+def test_a_beginning_in_common_is_kept_where_that_is_worth_it() -> None:
+    assert settings(system="x" * LONG_SYSTEM)["enable_prefix_caching"]
+    assert settings(n=4)["enable_prefix_caching"]
+    assert settings(choices="a,b", logprobs=True)["enable_prefix_caching"]
+    assert not settings(n=4, prefix_caching=False)["enable_prefix_caching"]
+    assert settings(prefix_caching=True)["enable_prefix_caching"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "least"),
+    [
+        ({"quantization": "fp8"}, "quantization", 8.9),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype", 8.9),
+        ({"encoder_cudagraph": True}, "compilation_config", 8.0),
+    ],
+)
+def test_what_needs_a_gpu_says_which(overrides: dict[str, Any], key: str, least: float) -> None:
+    assert key in settings(least, **overrides)
+    with pytest.raises(UsageError, match="needs a GPU, and there is none"):
+        settings(None, **overrides)
+    with pytest.raises(UsageError, match=f"compute capability {least:g}; this one has 7.5"):
+        settings(7.5, **overrides)
+
+
+def test_weights_are_not_quantised_twice_and_not_where_they_cannot_be_computed() -> None:
+    with pytest.raises(UsageError, match=r"is stored as NVFP4 \(compressed-tensors\) already"):
+        settings(model=NVFP4, quantization="fp8")
+    with pytest.raises(ModelError, match="which the CPU build of vLLM does not compute"):
+        settings(None, model=NVFP4)
+    assert "quantization" not in settings(model=NVFP4)
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"quant_method": "compressed-tensors", **group(num_bits=8, type="float")}, "FP8 (compressed-tensors)"),
+        ({"quant_method": "compressed-tensors", **group(num_bits=4, type="int")}, "w4a16 (compressed-tensors)"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4 (modelopt)"),
+        ({"quant_method": "gptq", "bits": 4}, "w4a16 (gptq)"),
+        ({"quant_method": "fp8"}, "FP8 (fp8)"),
+        ({"quant_method": "other"}, "other"),
+        ({}, None),
+    ],
+)
+def test_what_weights_are_stored_as_is_read_from_the_configuration(about: dict[str, Any], said: str | None) -> None:
+    assert stored(**about).quantization == said
+
+
+def test_pictures_that_see_all_of_themselves_are_not_cut() -> None:
+    text = {**TINY.config["text_config"], "use_bidirectional_attention": "vision"}
+    assert settings(model=replace(TINY, config={**TINY.config, "text_config": text}))["disable_chunked_mm_input"]
+
+
+def drafter(folder: Path, **about: Any) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(about))
+    return str(folder)
+
+
+def test_drafters_are_told_by_their_configuration_and_have_to_fit(tmp_path: Path) -> None:
+    assistant = drafter(tmp_path / "a", model_type="gemma4_assistant", backbone_hidden_size=128)
+    eagle = drafter(tmp_path / "e", architectures=["LlamaForCausalLMEagle3"], hidden_size=128)
+    found = settings(speculative=assistant, drafted=2)["speculative_config"]
+    assert found == {"model": assistant, "method": "mtp", "num_speculative_tokens": 2}
+    assert settings(speculative=eagle)["speculative_config"]["method"] == "eagle3"
+    for name, said in (
+        (
+            drafter(tmp_path / "w", model_type="gemma4_assistant", backbone_hidden_size=1536),
+            "1536 wide, and tiny is 128",
+        ),
+        (drafter(tmp_path / "n", architectures=["LlamaForCausalLM"]), "is no drafter"),
+        ("auto", "no drafter is known"),
+        (str(tmp_path / "gone"), "no such folder"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            settings(speculative=name)
+    with pytest.raises(UsageError, match="drafts by mtp"):
+        settings(speculative=assistant, speculative_method="eagle3")
+    with pytest.raises(UsageError, match="needs a GPU"):
+        settings(None, speculative=assistant)
