@@ -54,3 +54,35 @@ class Busy:
             "readers_busy": round(min(1.0, reading_ms / 1000 / self.readers / seconds), 4),
             "writing": round(self._writing_s / seconds, 4),
         }
+
+
+class Room:
+    """How long one of several engines had room for a row, while there were rows to come.
+
+    That there were shows when one comes: what passed since the last one counts then, and so the end of a job, when
+    there is nothing to wait for, never does. It counts from when the engine was full for the first time, or answered.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._since: float | None = None  # when the state below began
+        self._idle = False
+        self._idle_s = self._open_s = self._starved_s = self._fed_s = 0.0
+
+    def look(self, rows: int, most: int, *, came: bool = False) -> None:
+        """From now on it has so many rows, of the `most` that it works on at a time. came: one has come, else gone."""
+        now = self._clock()
+        if self._since is None and rows < most and came:
+            return
+        if self._since is not None:
+            self._open_s += now - self._since
+            self._idle_s += (now - self._since) * self._idle
+        if came:
+            self._fed_s, self._starved_s = self._fed_s + self._open_s, self._starved_s + self._idle_s
+            self._open_s = self._idle_s = 0.0
+        self._since, self._idle = now, rows < most
+
+    @property
+    def starved(self) -> float | None:
+        """Share of the time; None as long as there is none to speak of."""
+        return self._starved_s / self._fed_s if self._fed_s > 0.1 else None

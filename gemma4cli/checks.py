@@ -12,8 +12,8 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gemma4cli import __version__, resources
-from gemma4cli.errors import Gemma4Error
+from gemma4cli import __version__, gpus, resources
+from gemma4cli.errors import Gemma4Error, UsageError
 
 GIB = 2**30
 
@@ -214,6 +214,27 @@ def features(model: str) -> Iterator[Finding]:
         "features",
         f"can do {', '.join(able) or 'none of the following'}" + (f"; not {', '.join(unable)}" if unable else ""),
     )
+
+
+def engines(asked: str | None, each: int) -> Iterator[Finding]:
+    """How --gpus would group the GPUs, with `each` of them to an engine."""
+    try:
+        places = gpus.of_run(None if asked is None else gpus.parse(asked), each, "vllm")
+    except UsageError as error:
+        yield Finding(State.BAD, "engines", str(error), error.hint)
+        return
+    if asked is None:
+        more = len(gpus.visible()) // each
+        unused = more > 1 and not gpus.on_cpu("vllm")
+        yield Finding(
+            State.OK, "engines", "one", f"--gpus all would run {more}, each on {each} of the GPUs." if unused else ""
+        )
+        return
+    shares = [
+        place.name if place.cores is None else f"{place.name} on cores {','.join(map(str, place.cores))}"
+        for place in places
+    ]
+    yield Finding(State.OK, "engines", f"{len(places)}: {'; '.join(shares)}")
 
 
 CHECKS: tuple[Callable[[str], Iterator[Finding]], ...] = (

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from gemma4cli import features, flag_values, recipe_files, recipes
+from gemma4cli import features, flag_values, gpus, recipe_files, recipes
 from gemma4cli.errors import UsageError
 from gemma4cli.features import Features
 from gemma4cli.gemma import MAX_AUDIO_SECONDS, MAX_FRAMES
@@ -114,6 +114,8 @@ class RunConfig:
     outputs: what each row is asked, by name, where that is several things; empty where it is one.
     features: what of the engine it uses beyond the usual.
     order: how rows follow one another through the engine; the output is in the order of the input whatever it is.
+    gpus: those that engines run on, each on tensor_parallel x pipeline_parallel of them; None is one engine, on the
+        first ones. None of it changes an answer.
     """
 
     task: str
@@ -131,6 +133,20 @@ class RunConfig:
     outputs: Mapping[str, Recipe] = field(default_factory=dict)
     order: str = BUCKET_ORDER
     features: Features = field(default_factory=Features)
+    gpus: gpus.Gpus | None = None
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+
+    @property
+    def gpus_per_engine(self) -> int:
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def engines(self) -> int:
+        """How many --gpus comes to, whether or not they are there; all of them are counted on this machine."""
+        if self.gpus is None:
+            return 1
+        return max(1, (self.gpus.count or len(self.gpus.numbers or gpus.visible())) // self.gpus_per_engine)
 
     @property
     def cuts(self) -> bool:
@@ -209,6 +225,9 @@ class Overrides:
     engine: str | None = None
     engine_args: tuple[str, ...] = ()
     kinds: str | None = None
+    gpus: str | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
     prompt: str | None = None
     system: str | None = None
     language: str | None = None
@@ -325,6 +344,9 @@ def build(task: str, user: Overrides) -> RunConfig:
         outputs={name: _output(base, user, name) for name in user.outputs},
         features=features.of(user),
         order=flag_values.one_of("--order", user.order or BUCKET_ORDER, (BUCKET_ORDER, INPUT_ORDER)),
+        gpus=None if user.gpus is None else gpus.parse(user.gpus),
+        tensor_parallel=_parallel("--tensor-parallel", user.tensor_parallel),
+        pipeline_parallel=_parallel("--pipeline-parallel", user.pipeline_parallel),
     )
 
 
@@ -371,6 +393,10 @@ def _output(base: Mapping[str, Any], user: Overrides, name: str) -> Recipe:
     if recipe.prompts.text is None and not recipe.prompts.by_kind:
         raise UsageError(f"outputs.{name} has no prompt", "Say what the model is to do with each row.")
     return recipe
+
+
+def _parallel(flag: str, value: int | None) -> int:
+    return 1 if value is None else flag_values.at_least(flag, value, 1)
 
 
 def _asked(prompts: Prompts) -> str | dict[str, str]:

@@ -11,6 +11,7 @@ from gemma4cli.joining import Ready, counted, worst
 from gemma4cli.recipes import OUTPUT
 from gemma4cli.records import Item, Rendered, Row, Status
 from gemma4cli.schema import output_fields
+from gemma4cli.transport import parts
 
 
 @dataclass(slots=True)
@@ -27,7 +28,8 @@ class Outputs:
     def first(self, rendered: Rendered) -> Iterator[tuple[Item, Rendered]]:
         """An item for each output, and its share of what was made of the row: all that was spent is the first's."""
         names = list(self.config.outputs)
-        for place, (name, tokens, payload) in enumerate(zip(names, rendered.asked, rendered.payload, strict=True)):
+        payloads = parts(rendered.payload, len(names))
+        for place, (name, tokens, payload) in enumerate(zip(names, rendered.asked, payloads, strict=True)):
             spent: dict[str, Any] = {} if place == 0 else {"decode_ms": 0.0, "render_ms": 0.0, "nbytes": 0}
             item = replace(self.item, task=f"{OUTPUT}{name}", extra={})
             yield item, replace(rendered, payload=payload, tokens=tokens, asked=(), **spent)

@@ -22,13 +22,13 @@ from gemma4cli.named_outputs import Outputs
 from gemma4cli.pending import Pending
 from gemma4cli.pool import RenderPool
 from gemma4cli.records import Generation, Item, Kind, MediaFacts, Rendered, Row, Split, Status, Unrendered
+from gemma4cli.resources import BYTES_OF_AN_ENGINE
 from gemma4cli.sink import Sink
 from gemma4cli.speech import Segment
 from gemma4cli.stats import Stats
 from gemma4cli.stop import Stop
 
 TEND_S = 1.0  # between looks at the pool while nothing comes
-BYTES_IN_FLIGHT = 2 * 2**30  # of rendered media; a video of 32 frames is 31 MB
 
 
 class Arrived:
@@ -81,11 +81,12 @@ def run(
     stats: Stats,
     events: queue.SimpleQueue[Event],
     companions: Companions | None = None,
+    bytes_in_flight: int = BYTES_OF_AN_ENGINE,
 ) -> dict[str, Any]:
     """Takes every pending row to the output and returns the run summary.
 
     `pool` and `engine` deliver into `events`; so does whoever wants the run to stop. The engine starts when a row needs
-    it. `companions` are the files that go with rows.
+    it. `companions` are the files that go with rows, `bytes_in_flight` what rendered rows may come to at a time.
 
     Raises:
         JobError: the engine or the output failed, or too many rows did; rows written until then are kept.
@@ -100,7 +101,9 @@ def run(
         headers,
         _files_written(companions, sink),
     ):
-        for row in chain(rows(config, source, pool, engine, events, companions, stats), sink.duplicates()):
+        for row in chain(
+            rows(config, source, pool, engine, events, companions, stats, bytes_in_flight), sink.duplicates()
+        ):
             with stats.busy.writing():
                 if companions is not None:
                     companions.take(sink.item(row.row_index), row)
@@ -141,6 +144,7 @@ def rows(
     events: queue.SimpleQueue[Event],
     companions: Companions | None,
     stats: Stats,
+    bytes_in_flight: int = BYTES_OF_AN_ENGINE,
 ) -> Iterator[Row]:
     """Output rows as they finish, while as many are in flight as the engine can use; the first one starts it."""
     flights, pieces = dict[int, _Flight](), deque[_Flight]()
@@ -154,7 +158,7 @@ def rows(
             and stop is None
             and len(flights) + rendering * (len(config.asks(None)) - 1) < engine.capacity
             and rendering < 2 * pool.workers  # their sizes are not known yet
-            and nbytes < BYTES_IN_FLIGHT
+            and nbytes < bytes_in_flight
         ):
             # Pieces go first: a row that has begun holds memory until its last piece is there.
             item = None if pieces else source.take()
@@ -177,7 +181,7 @@ def rows(
         if not flights and not more:
             break
         if stats.generating:
-            full = len(flights) - rendering >= engine.sequences or nbytes >= BYTES_IN_FLIGHT
+            full = len(flights) - rendering >= engine.sequences or nbytes >= bytes_in_flight
             fed = more or bool(pieces) or rendering > 0
             stats.busy.look(full=full, fed=fed, answered=stats.done > 0)
         try:

@@ -144,8 +144,8 @@ class RenderPool:
         outcome: Rendered | Unrendered | Split | None = None
         if error is None:
             try:
-                outcome = self._unpacked(future.result())
-            except Exception as unforeseen:  # no memory or no descriptor left, here
+                outcome = self._claimed(future.result())
+            except Exception as unforeseen:  # no descriptor left, here
                 error = unforeseen
         if outcome is not None:
             self._deliver(replace(outcome, attempts=outcome.attempts + ticket.attempt - 1))
@@ -155,8 +155,10 @@ class RenderPool:
         else:
             self._deliver(_lost(ticket, "internal", f"{type(error).__name__}: {error}"))
 
-    def _unpacked(self, outcome: Rendered | Unrendered | Split) -> Rendered | Unrendered | Split:
-        return replace(outcome, payload=self._inbox.open(outcome.payload)) if isinstance(outcome, Rendered) else outcome
+    def _claimed(self, outcome: Rendered | Unrendered | Split) -> Rendered | Unrendered | Split:
+        if not isinstance(outcome, Rendered):
+            return outcome
+        return replace(outcome, payload=self._inbox.claim(outcome.payload))
 
 
 @contextmanager

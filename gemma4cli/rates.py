@@ -115,6 +115,7 @@ def path() -> Path:
 
 def _key(config: RunConfig) -> str:
     several = f" with {len(config.outputs)} outputs" if config.outputs else ""
+    several += "" if config.gpus is None else f"; --gpus {config.gpus}"
     return f"{machine()}; {config.engine}; {config.model}; {config.task}{several}"
 
 

@@ -216,7 +216,7 @@ class Fetched:
 class Rendered:
     """A row ready for the engine.
 
-    payload: the engine's own, opaque to everybody else, about `nbytes` large.
+    payload: the engine's own, opaque to everybody else, about `nbytes` large; or a `transport.Package` of it.
     asked: of a row that is asked several things, the tokens of each; `payload` then is a tuple with one for each, which
         share what was made of the media, and `tokens` is their sum.
     bucket: what makes rows alike to the encoder, such as `image-280`, `audio-10s` or `video-32f`.

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
+from gemma4cli.errors import UsageError
+
 CGROUP = Path("/sys/fs/cgroup")
+BYTES_OF_AN_ENGINE = 2 * 2**30  # of rendered media in flight; a video of 32 frames is 31 MB
+FILES_BESIDE = 256  # open files of a run beside those of its rows, and a few for each reader
+FILES_OF_A_READER = 8
 
 
 def cores() -> int:
@@ -28,6 +34,28 @@ def available_memory() -> int:
     if limit.isdigit() and used.isdigit():
         free = min(free, max(0, int(limit) - int(used)))
     return free
+
+
+def bytes_in_flight(engines: int) -> int:
+    """Bytes of rendered media to hold at a time for so many engines: their sum, as long as memory is plenty."""
+    return max(BYTES_OF_AN_ENGINE, min(engines * BYTES_OF_AN_ENGINE, available_memory() // 4))
+
+
+def allow_open_files(rows: int) -> None:
+    """Sees to it that the process may hold a file open for each of so many rows, as it does for rendered ones.
+
+    Raises:
+        UsageError: the system does not allow as many.
+    """
+    needed = rows + FILES_BESIDE + FILES_OF_A_READER * cores()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UsageError(
+            f"the run needs up to {needed:,} open files for {rows:,} rows at a time, and the system allows {hard:,}",
+            "ulimit -Hn shows the limit. Raise it, or use fewer --gpus or a lower --engine-arg max_num_seqs=N.",
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _read(path: Path) -> str:

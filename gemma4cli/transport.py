@@ -1,8 +1,9 @@
-"""Engine inputs from the processes that make them to the one that submits them.
+"""Engine inputs from the processes that make them, past the one that hands them out, to those of the engines.
 
-What is large in them goes through memory that both map, and not through the pipe: 4 MB a picture, 31 MB a video of 32
-frames. The memory has no name (`memfd_create`), and its descriptor travels over a socket, so that it is gone with the
-last process that holds it, however that one ends, and no limit on /dev/shm counts.
+What is large in them goes through memory that both ends map, and not through a pipe: 4 MB a picture, 31 MB a video of
+32 frames. The memory has no name (`memfd_create`), and its descriptor travels over sockets, so that it is gone with
+the last process that holds it, however that one ends, and no limit on /dev/shm counts. The process in the middle
+holds descriptors alone, and looks into nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 LARGE = 1 << 16  # bytes of a buffer from which on it is worth a place of its own
 _ALIGNED = 64
 _STAMP = struct.Struct("=QQ")  # process, number
+_LENGTH = struct.Struct("=Q")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -38,12 +40,14 @@ class Parcel:
     """An object on its way: all but its large buffers, whose lengths in bytes stand in `sizes`.
 
     process, number: under which their descriptor is sent; without any there is none.
+    place: which part of the object is meant, where it is several in a row; None is all of it.
     """
 
     pickled: bytes
     sizes: tuple[int, ...] = ()
     process: int = 0
     number: int = 0
+    place: int | None = None
 
 
 class Outbox:
@@ -86,6 +90,52 @@ class Outbox:
         return parcel
 
 
+class Memory:
+    """A descriptor of shared memory, closed when nobody refers to it any more."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An object that has arrived and is not opened. Its memory stays as long as the package; some need none."""
+
+    parcel: Parcel
+    memory: Memory | None = None
+
+    def open(self) -> Any:
+        """The object. Its large buffers are the shared memory itself, which goes when they and the package have gone.
+
+        Raises OSError where the process may not hold any more memory.
+        """
+        if self.memory is None:
+            whole = pickle.loads(self.parcel.pickled)
+        else:
+            starts = _starts(self.parcel.sizes)
+            shared = _mapped(self.memory.descriptor, starts[-1])
+            buffers = [shared[start : start + size] for start, size in zip(starts, self.parcel.sizes, strict=False)]
+            whole = pickle.loads(self.parcel.pickled, buffers=buffers)
+        return whole if self.parcel.place is None else whole[self.parcel.place]
+
+
+def contents(payload: Any) -> Any:
+    """What a package holds; anything else is its own contents. Raises OSError, see `Package.open`."""
+    return payload.open() if isinstance(payload, Package) else payload
+
+
+def parts(payload: Any, count: int) -> Sequence[Any]:
+    """A payload of so many things in a row as one payload for each; of a package without opening it."""
+    if not isinstance(payload, Package):
+        return tuple(payload)
+    return [replace(payload, parcel=replace(payload.parcel, place=place)) for place in range(count)]
+
+
 class Inbox:
     """The receiver's end. `line` is what the senders get; all of them may share it."""
 
@@ -95,22 +145,12 @@ class Inbox:
         self._came: dict[tuple[int, int], int] = {}  # descriptors
         self._lock = threading.Lock()
 
-    def open(self, parcel: Parcel) -> Any:
-        """The object. Its large buffers are the shared memory itself, which goes when they do.
-
-        Raises OSError where the process may not hold any more memory or files.
-        """
+    def claim(self, parcel: Parcel) -> Package:
+        """The parcel with its descriptor. Raises OSError where that did not arrive."""
         if not parcel.sizes:
-            return pickle.loads(parcel.pickled)
+            return Package(parcel)
         with self._lock:
-            descriptor = self._descriptor(parcel.process, parcel.number)
-        starts = _starts(parcel.sizes)
-        try:
-            shared = _mapped(descriptor, starts[-1])
-        finally:
-            os.close(descriptor)
-        buffers = [shared[start : start + size] for start, size in zip(starts, parcel.sizes, strict=False)]
-        return pickle.loads(parcel.pickled, buffers=buffers)
+            return Package(parcel, Memory(self._descriptor(parcel.process, parcel.number)))
 
     def close(self) -> None:
         with self._lock:
@@ -140,6 +180,46 @@ class Inbox:
                 return
             for descriptor in descriptors:
                 self._came[_STAMP.unpack(stamp)] = descriptor
+
+
+class Channel:
+    """One end of a socket between two processes: objects in order, each with a descriptor if it has one.
+
+    Any thread may send; one receives.
+    """
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._sending = threading.Lock()
+
+    def send(self, value: Any, descriptor: int | None = None) -> None:
+        """Waits for room. Raises OSError where the other end has gone."""
+        data = pickle.dumps(value, 5)
+        message = memoryview(_LENGTH.pack(len(data)) + data)
+        with self._sending:
+            sent = socket.send_fds(self._line, [message], [] if descriptor is None else [descriptor])
+            self._line.sendall(message[sent:])
+
+    def receive(self) -> tuple[Any, int | None]:
+        """Waits for the next object; its descriptor is the caller's. Raises EOFError or OSError at the end."""
+        head, descriptors, _, _ = socket.recv_fds(self._line, _LENGTH.size, 1, socket.MSG_CMSG_CLOEXEC)
+        if not head:
+            raise EOFError
+        head += self._exactly(_LENGTH.size - len(head))
+        return pickle.loads(self._exactly(*_LENGTH.unpack(head))), descriptors[0] if descriptors else None
+
+    def close(self) -> None:
+        self._line.close()
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray(size)
+        done = 0
+        while done < size:
+            came = self._line.recv_into(memoryview(data)[done:])
+            if not came:
+                raise EOFError
+            done += came
+        return bytes(data)
 
 
 class _Pickler(pickle.Pickler):

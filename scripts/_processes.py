@@ -1,8 +1,9 @@
-"""Memory of a family of processes, from /proc."""
+"""Memory and processor time of a family of processes, from /proc."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,3 +36,11 @@ def pss(processes: Iterable[int]) -> int:
                 if line.startswith("Pss:"):
                     total += int(line.split()[1]) * 1024
     return total
+
+
+def processor(pid: int) -> float:
+    """Seconds of processor time that a process has used; 0 where it has ended."""
+    with contextlib.suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemma4cli.busy import Busy
+from gemma4cli.busy import Busy, Room
 
 
 class Clock:
@@ -60,3 +60,34 @@ def test_readers_and_the_writer() -> None:
     assert shares["readers_busy"] == pytest.approx(0.5)
     assert shares["writing"] == pytest.approx(0.05)
     assert shares["engine_starved"] is None
+
+
+def test_one_of_several_engines_is_starved_while_it_has_room_until_the_last_row_comes() -> None:
+    clock = Clock()
+    room = Room(clock)
+    for rows in (1, 2):  # it fills
+        room.look(rows, 2, came=True)
+        clock.now += 5.0
+    room.look(1, 2)
+    clock.now += 2.0
+    room.look(2, 2, came=True)
+    assert room.starved == pytest.approx(2.0 / 7.0)
+    clock.now += 3.0
+    for rows in (1, 0):  # nothing comes any more
+        room.look(rows, 2)
+        clock.now += 50.0
+    assert room.starved == pytest.approx(2.0 / 7.0)
+
+
+def test_one_that_is_never_full_is_starved_from_its_first_answer_on() -> None:
+    clock = Clock()
+    room = Room(clock)
+    room.look(1, 4, came=True)
+    clock.now += 9.0
+    assert room.starved is None
+    for _ in range(2):
+        room.look(0, 4)
+        clock.now += 2.0
+        room.look(1, 4, came=True)
+        clock.now += 2.0
+    assert room.starved == 1.0

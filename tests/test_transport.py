@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma4cli.transport import LARGE, Inbox, Outbox
+from gemma4cli.transport import LARGE, Inbox, Outbox, contents, parts
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def bytes_of(size: int) -> Any:
 def test_buffers_of_any_sizes_arrive(sizes: list[int]) -> None:
     inbox = Inbox()
     value = {"texts": ["a", "b"] * 3, "data": [bytes_of(size) for size in sizes]}
-    came = inbox.open(Outbox(inbox.line).send(value))
+    came = inbox.claim(Outbox(inbox.line).send(value)).open()
     assert came["texts"] == value["texts"]
     assert all(np.array_equal(one, other) for one, other in zip(came["data"], value["data"], strict=True))
     del came
@@ -69,7 +69,7 @@ def test_tensors_arrive_whatever_their_type_and_strides(inbox: Inbox) -> None:
         torch.tensor(3),
         torch.empty(0, 4),
     ]
-    came = inbox.open(Outbox(inbox.line).send(value))
+    came = inbox.claim(Outbox(inbox.line).send(value)).open()
     for one, other in zip(came, value, strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert torch.equal(one, other)
@@ -78,7 +78,7 @@ def test_tensors_arrive_whatever_their_type_and_strides(inbox: Inbox) -> None:
 
 def test_memory_goes_with_the_last_that_is_in_it(inbox: Inbox) -> None:
     outbox = Outbox(inbox.line)
-    first, second = inbox.open(outbox.send([bytes_of(LARGE), bytes_of(LARGE)]))
+    first, second = inbox.claim(outbox.send([bytes_of(LARGE), bytes_of(LARGE)])).open()
     assert shared() == 1
     del first
     assert shared() == 1
@@ -87,13 +87,31 @@ def test_memory_goes_with_the_last_that_is_in_it(inbox: Inbox) -> None:
     assert shared() == 0
 
 
+def test_parts_of_what_is_not_opened_share_its_memory(inbox: Inbox) -> None:
+    shown = bytes_of(2 * LARGE)
+    whole = inbox.claim(Outbox(inbox.line).send(((shown, "one"), (shown, "two"))))
+    first, second = parts(whole, 2)
+    del whole
+    assert shared() == 1
+    for part, text in ((first, "one"), (second, "two")):
+        data, said = contents(part)
+        assert said == text
+        assert np.array_equal(data, shown)
+    del part, data, first
+    assert shared() == 1
+    del second
+    assert shared() == 0
+    assert parts(("a", "b"), 2) == ("a", "b")
+    assert contents("a") == "a"
+
+
 def test_what_was_sent_before_and_never_asked_for_is_let_go(inbox: Inbox) -> None:
     outbox = Outbox(inbox.line)
     lost, kept = (outbox.send(bytes_of(LARGE)) for _ in range(2))
-    assert np.array_equal(inbox.open(kept), bytes_of(LARGE))
+    assert np.array_equal(inbox.claim(kept).open(), bytes_of(LARGE))
     assert shared() == 0
     with pytest.raises(OSError, match="did not arrive"):
-        inbox.open(lost)
+        inbox.claim(lost)
 
 
 def test_closing_lets_go_of_everything() -> None:
@@ -119,9 +137,9 @@ def test_a_sender_that_is_killed_takes_nothing_back_and_leaves_nothing(inbox: In
     os.kill(sender.pid, signal.SIGKILL)
     sender.join()
     release.close()
-    came = inbox.open(parcel)
+    came = inbox.claim(parcel).open()
     assert np.array_equal(came, bytes_of(5 * LARGE))
     del came
     assert shared() == 0
     with pytest.raises(OSError, match="did not arrive"):
-        inbox.open(replace(parcel, number=parcel.number + 1))
+        inbox.claim(replace(parcel, number=parcel.number + 1))

@@ -42,6 +42,7 @@ def _refuse(job: Job, options: RunOptions, form: Form | None) -> None:
 
     here = "Leave one of them out."
     for flag, given, hint in (
+        ("--gpus", options.gpus is not None, "Ray has an actor for each GPU; --engines says for how many."),
         ("--shard", options.shard is not None, "Ray divides the work by itself; leave --shard out."),
         ("-o -", job.output == "-", "Name a folder or a .parquet file that all machines reach."),
         ("--dedupe", options.dedupe, here),

@@ -185,6 +185,25 @@ class RunOptions:
         list[str] | None,
         flag("--engine-arg", panel=MODEL, metavar="KEY=VALUE", help="Any other argument of vLLM's. Repeatable."),
     ] = None
+    gpus: Annotated[
+        str | None,
+        flag(
+            "--gpus",
+            panel=MODEL,
+            metavar="N|all|I,J",
+            help="An engine on each of N GPUs, of all, or of these. On the CPU, N engines that share its cores.",
+        ),
+    ] = None
+    tensor_parallel: Annotated[
+        int | None,
+        flag("--tensor-parallel", panel=MODEL, min=1, metavar="N", help="Each engine spreads its layers over N GPUs."),
+    ] = None
+    pipeline_parallel: Annotated[
+        int | None,
+        flag(
+            "--pipeline-parallel", panel=MODEL, min=1, metavar="N", help="Each engine has its layers on N GPUs in turn."
+        ),
+    ] = None
     prompt: Annotated[str | None, flag("--prompt", "-p", panel=ANSWER, help="What to ask of each row.")] = None
     system: Annotated[str | None, flag("--system", panel=ANSWER, help="A fixed instruction before every prompt.")] = (
         None

@@ -260,3 +260,8 @@ def print_summary(summary: dict[str, Any], output: str) -> None:
             f"  engine starved {busy['engine_starved']:.0%} of the time; {busy['readers']} readers "
             f"{busy['readers_busy']:.0%} busy, writing {busy['writing']:.0%}"
         )
+    each = summary["engine"].get("engines", [])
+    for engine in each if len(each) > 1 else []:
+        starved = "" if engine["starved"] is None else f", starved {engine['starved']:.0%}"
+        deaths = f", died {engine['deaths']} times" if engine["deaths"] else ""
+        print_line(f"  {engine['name']}: {engine['rows']:,} rows{starved}{deaths}{', lost' if engine['lost'] else ''}")

@@ -73,7 +73,7 @@ def _document(job: Job, found: Forecast, left: Remaining, mean_output: float | N
         "max_output_tokens": found.inputs * job.config.answer_tokens,
         "mean_output_tokens": None if mean_output is None else round(mean_output, 1),
         "memory": {
-            "rendered_bytes_in_flight": _in_flight(found),
+            "rendered_bytes_in_flight": _in_flight(job, found),
             "largest_input_bytes": found.largest,
             "kv_bytes_of_longest": _kv_bytes(job, found),
         },
@@ -105,7 +105,7 @@ def _lines(job: Job, found: Forecast, left: Remaining, mean_output: float | None
         yield _field("tokens out", f"at most {found.inputs * most:,} ({most:,} an answer){usual}")
         kv = _kv_bytes(job, found)
         keys = "" if kv is None else f"; keys and values of the longest row {_bytes(kv)}"
-        yield _field("memory", f"rendered media in flight up to {_bytes(_in_flight(found))}{keys}")
+        yield _field("memory", f"rendered media in flight up to {_bytes(_in_flight(job, found))}{keys}")
         seconds = found.seconds
         if seconds is not None:
             untimed = _untimed(found)
@@ -149,11 +149,11 @@ def _untimed(found: Forecast) -> int:
     return sum(share.rows for share in found.shares.values() if share.seconds is None)
 
 
-def _in_flight(found: Forecast) -> int:
-    from gemma4cli.pipeline import BYTES_IN_FLIGHT
+def _in_flight(job: Job, found: Forecast) -> int:
+    from gemma4cli import resources
 
     every = sum(share.nbytes for share in found.shares.values())
-    return min(every, BYTES_IN_FLIGHT + found.largest)
+    return min(every, resources.bytes_in_flight(job.config.engines) + found.largest)
 
 
 def _kv_bytes(job: Job, found: Forecast) -> int | None:

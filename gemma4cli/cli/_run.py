@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from dataclasses import dataclass, fields, replace
@@ -358,9 +359,8 @@ def _job(
 ) -> dict[str, Any]:
     import queue
 
-    from gemma4cli import pipeline, stop
-    from gemma4cli.engine import open_engine
-    from gemma4cli.engine.supervisor import Supervisor
+    from gemma4cli import pipeline, resources, stop
+    from gemma4cli.engine import open_fleet
     from gemma4cli.pool import RenderPool
     from gemma4cli.render import RenderJob
 
@@ -377,23 +377,28 @@ def _job(
 
     def kill() -> None:
         _output.console().show_cursor()
-        bare.close()
+        fleet.kill()
 
-    with _output.display(stats, f"{config.task} with {model.name}", options.quiet):
-        bare = open_engine(config, model, options.verbose)
+    def notice(line: str) -> None:
+        if not options.quiet:
+            _output.print_line(f"note: {line}")
+
+    with (
+        _output.display(stats, f"{config.task} with {model.name}", options.quiet),
+        contextlib.closing(open_fleet(config, model, stats.engine_ready, notice, options.verbose)) as fleet,
+    ):
         if options.verbose:
-            for name, value in sorted(bare.describe().get("settings", {}).items()):
+            for name, value in sorted(fleet.describe().get("settings", {}).items()):
                 _output.print_line(f"  {name} = {value}")
-        engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, stats.engine_ready)
         rows = None if config.cuts else pending.total
-        job = RenderJob(config, model, bare.renderer)
+        room = resources.bytes_in_flight(len(fleet))
+        job = RenderJob(config, model, fleet.renderer)
         pool = RenderPool(job, limits.row_timeout_s, events.put, rows, limits.readers)
         try:
             with stop.on_signals(limits.grace_s, drain, kill):
-                return pipeline.run(config, pending, pool, engine, sink, stats, events, companions)
+                return pipeline.run(config, pending, pool, fleet, sink, stats, events, companions, room)
         finally:
             pool.close()
-            engine.close()
 
 
 def _explain(error: Exception, log: Any, kept: bool) -> None:

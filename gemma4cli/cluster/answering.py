@@ -43,7 +43,7 @@ class Answer:
         self._events: queue.SimpleQueue[pipeline.Event] = queue.SimpleQueue()
         self._stats, self._ready_at = Stats(None), time.time()
         bare = open_engine(config, work.model)
-        self._engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, self._loaded)
+        self._engine = Supervisor(bare, limits.max_engine_deaths, limits.stall_timeout_s, self._takes)
         job = RenderJob(config, work.model, bare.renderer)
         self._ready = ReadyPool(job, limits.row_timeout_s, self._events)
         self._feed = Feed(self._events)
@@ -75,9 +75,10 @@ class Answer:
         ready = pa.array([self._ready_at] * len(packed), pa.float64())
         return pa.Table.from_arrays([batch["row_index"], pa.array(packed, pa.large_binary()), ready], schema=ANSWERED)
 
-    def _loaded(self) -> None:
-        self._ready_at = time.time()
-        self._stats.engine_ready()
+    def _takes(self, takes: bool) -> None:
+        if takes and not self._stats.generating:
+            self._ready_at = time.time()
+            self._stats.engine_ready()
 
     def _run(self) -> None:
         line = pipeline.rows(self._config, self._feed, self._ready, self._engine, self._events, None, self._stats)

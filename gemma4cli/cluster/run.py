@@ -120,7 +120,7 @@ def cluster_for(config: RunConfig, engines: int | None) -> Cluster:
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = int(config.engine_args.get("tensor_parallel_size", 1)) if config.engine == "vllm" else 0
+    gpus = config.gpus_per_engine if config.engine == "vllm" else 0
     have = sum(int(node.get("GPU", 0)) // max(1, gpus) for node in nodes)
     if gpus and not have:
         gpus = 0  # vLLM's CPU build; where it is not, the engine says so

@@ -107,6 +107,10 @@ class Engine(Protocol):
 
     def submit(self, rendered: Rendered, sampling: Sampling) -> None: ...
 
+    def kill(self) -> None:
+        """Ends the engine's processes without waiting for anything: for a signal's handler, before the program ends."""
+        ...
+
     def close(self) -> None:
         """Ends the engine and all its processes, at once. Safe to call twice, while it starts, from any thread."""
         ...

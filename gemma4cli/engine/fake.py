@@ -38,6 +38,7 @@ from gemma4cli.engine.base import Deliver, EngineInput, Renderer, Request
 from gemma4cli.engine.fake_answers import choice_logprobs, text_of
 from gemma4cli.errors import EngineError, UsageError
 from gemma4cli.records import Failure, Generation, Kind, Rendered, Sample, Sampling, Stage, Tokens
+from gemma4cli.transport import contents
 
 _TARGET = re.compile("output the string '(.+): '")  # the prompt that asks for a translation
 
@@ -145,6 +146,9 @@ class FakeEngine:
             raise UsageError(f"--engine-arg: {error}") from None
         return cls(Behaviour(**values), config.sampling.seed)
 
+    def __reduce__(self) -> tuple[type[FakeEngine], tuple[Behaviour, int]]:
+        return FakeEngine, (self._behaviour, self._seed)
+
     @property
     def sequences(self) -> int:
         return max(1, self._behaviour.capacity * 4 // 5)
@@ -170,6 +174,9 @@ class FakeEngine:
     def submit(self, rendered: Rendered, sampling: Sampling) -> None:
         self._inbox.put((time.monotonic(), rendered, sampling))
 
+    def kill(self) -> None:
+        pass  # it has no process of its own
+
     def close(self) -> None:
         self._over.set()
         with self._closing:
@@ -192,7 +199,7 @@ class FakeEngine:
             if self._over.wait(max(0.0, due - time.monotonic())):
                 return
             free = time.monotonic()
-            answer: _Answer = rendered.payload
+            answer: _Answer = contents(rendered.payload)
             if _meets(self._behaviour.die_on, answer) and rendered.tokens.prompt > self._behaviour.die_above:
                 deliver(EngineError("the fake engine died, as --engine-arg die_on asked"))
                 return

@@ -26,7 +26,7 @@ def register() -> None:
     """Entry point in the group `vllm.general_plugins`. Safe to call twice."""
     if OWNER not in os.environ:
         return
-    if multiprocessing.parent_process() is not None:
+    if multiprocessing.parent_process() is not None and not _is_a_front_end():
         _belong_to_the_program()
     from vllm.platforms import current_platform
 
@@ -36,9 +36,22 @@ def register() -> None:
 
 
 def _belong_to_the_program() -> None:
-    if multiprocessing.current_process().name.startswith("EngineCore"):
+    if multiprocessing.current_process().name.startswith("EngineCore") and _in_the_owners_group():
         os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _is_a_front_end() -> bool:
+    """A process of `engine.child`, which sees to its end by itself."""
+    return multiprocessing.current_process().name.startswith("gemma4 ")
+
+
+def _in_the_owners_group() -> bool:
+    """Else it was started by a process that has a group of its own, which is ended as one."""
+    try:
+        return os.getpgrp() == os.getpgid(int(os.environ[OWNER]))
+    except (OSError, ValueError):
+        return True
 
 
 def _accept_transposed_activations() -> None:

@@ -51,7 +51,8 @@ class Supervisor:
     max_deaths: deaths in a row without a finished row, after which the job ends. Halving alone takes up to
         log2(capacity) + 2 of them.
     stall_s: seconds without a token, with rows waiting, that count as a death.
-    ready: called when the model is loaded for the first time.
+    taking: told when rows that come are worked on, and when not: while the engine is down, or searched for the row at
+        fault.
     """
 
     def __init__(
@@ -59,14 +60,14 @@ class Supervisor:
         engine: Engine,
         max_deaths: int,
         stall_s: float,
-        ready: Callable[[], None],
+        taking: Callable[[bool], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._max_deaths = max_deaths
         self._stall_s = stall_s
-        self._ready = ready
         self._clock = clock
+        self._taking, self._takes = taking, False
         self._inbox: queue.SimpleQueue[_Submit | Generation | _Died | _Close] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._entries: dict[int, _Entry] = {}  # every row that is not finished
@@ -108,8 +109,12 @@ class Supervisor:
     def submit(self, rendered: Rendered, sampling: Sampling) -> None:
         self._inbox.put(_Submit(rendered, sampling))
 
+    def kill(self) -> None:
+        self._engine.kill()
+
     def close(self) -> None:
         if self._thread is None:
+            self._engine.close()  # a process may wait to be told what to start
             return
         self._closing = True
         self._inbox.put(_Close())
@@ -120,7 +125,6 @@ class Supervisor:
     def _run(self) -> None:
         try:
             if self._bring_up():
-                self._ready()
                 self._attend()
         finally:
             self._engine.close()
@@ -129,6 +133,7 @@ class Supervisor:
         """Messages until the end; between them, a look at whether the engine still moves."""
         seen, moved = -1, self._clock()
         while True:
+            self._tell(not self._trial and not self._quarantine)
             try:
                 message = self._inbox.get(timeout=POLL_S)
             except queue.Empty:
@@ -181,6 +186,11 @@ class Supervisor:
         self._put(self._waiting)
         self._waiting = []
 
+    def _tell(self, takes: bool) -> None:
+        if takes != self._takes:
+            self._takes = takes
+            self._taking(takes)
+
     def _half(self) -> list[int]:
         """Takes the first half of the suspects, at least one."""
         most = max(1, len(self._suspects) // 2)
@@ -204,6 +214,7 @@ class Supervisor:
             alive = []
         self._waiting = self._suspects + self._waiting  # they were not in it when it died
         self._suspects, self._trial = alive, bool(alive)
+        self._tell(False)
         self._engine.close()
         if self._closing or not self._died(error) or not self._bring_up():
             return False

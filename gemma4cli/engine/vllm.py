@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from gemma4cli.errors import EngineError, ModelError, UsageError
 from gemma4cli.features import Features
 from gemma4cli.models import Model
 from gemma4cli.records import Failure, Generation, Rendered, Sampling, Stage
+from gemma4cli.transport import contents
 
 
 class VllmEngine:
@@ -47,9 +49,9 @@ class VllmEngine:
         self._reader = OutputReader(tokenizer)
         self._scorer = ChoiceScorer(tokenizer, vllm_config.model_config)
         self._samples = samples
+        self._features = features
         self._suppressed = features.suppressed
         self._adapters = {name: Path(folder).expanduser() for name, folder in features.loras}
-        self.renderer: Renderer = VllmRenderer(vllm_config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._llm: Any = None
@@ -95,6 +97,14 @@ class VllmEngine:
         for sampling in asked:
             refuse_constraint(sampling, vllm_config)
         return engine
+
+    def __reduce__(self) -> tuple[type[VllmEngine], tuple[Any, ...]]:
+        return VllmEngine, (self._config, self._settings, self._device, self._samples, self._features)
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """Made when it is asked for: where the engine runs nobody does."""
+        return VllmRenderer(self._config)
 
     @property
     def sequences(self) -> int:
@@ -159,16 +169,17 @@ class VllmEngine:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         async def ask(tokens: tuple[int, ...], params: Any) -> Any:
-            ids = rendered.payload["prompt_token_ids"]
-            payload = {**rendered.payload, "prompt_token_ids": [*ids, *tokens]}
-            return await self._output(payload, params, f"{rendered.row_index}{tokens}", rendered.adapter)
+            ids = payload["prompt_token_ids"]
+            longer = {**payload, "prompt_token_ids": [*ids, *tokens]}
+            return await self._output(longer, params, f"{rendered.row_index}{tokens}", rendered.adapter)
 
         try:
+            payload = contents(rendered.payload)
             params = sampling_params(sampling, self._scorer.top(sampling), self._suppressed)
             thinks = sampling.thinking_budget is not None
             name = str(rendered.row_index)
-            output = await self._output(rendered.payload, params, name, rendered.adapter, thinks)
-            prompt, own = rendered.payload["prompt_token_ids"], output.outputs[0]
+            output = await self._output(payload, params, name, rendered.adapter, thinks)
+            prompt, own = payload["prompt_token_ids"], output.outputs[0]
             generation = self._reader.generation(rendered.row_index, prompt, output, sampling)
             thoughts = self._reader.thoughts(prompt, own.token_ids)
             scores = await self._scorer.scores(sampling, own, thoughts, ask)
@@ -208,13 +219,16 @@ class VllmEngine:
             return None
         return LoRARequest(adapter, 1 + list(self._adapters).index(adapter), str(self._adapters[adapter].resolve()))
 
+    def kill(self) -> None:
+        for child in multiprocessing.active_children():
+            if child.name.startswith("EngineCore"):
+                child.kill()
+
     def close(self) -> None:
         gc.unfreeze()  # libraries whose objects are still there at the interpreter's end complain of them
         # vLLM's own way takes five seconds, to no end: what was asked of it is done. This also ends an engine that is
         # still loading; its start then fails, and says so.
-        for child in multiprocessing.active_children():
-            if child.name.startswith("EngineCore"):
-                child.kill()
+        self.kill()
         with self._closing:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None:

@@ -32,14 +32,16 @@ OWNED = {
     "kv_cache_dtype": "--kv-cache-dtype",
     "speculative_config": "--speculative",
     "enable_prefix_caching": "--prefix-caching",
-    "data_parallel_size": "nothing yet: one engine runs at a time",
+    "tensor_parallel_size": "--tensor-parallel",
+    "pipeline_parallel_size": "--pipeline-parallel",
+    "data_parallel_size": "--gpus",
 }
 CONTEXT = 8192  # tokens; beyond it KV memory goes to length that captions and transcripts do not use
 MOST_ITEM_TOKENS = 2496  # one video of 32 frames: the largest item that must fit a batch
 
 
-def prepare_environment(verbose: bool) -> None:
-    """What vLLM reads from the environment at import; a value that the user set stays."""
+def prepare_environment(verbose: bool, engines: int = 1) -> None:
+    """What vLLM reads from the environment at import, for so many engines; a value that the user set stays."""
     settings = {
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_LOGGING_LEVEL": "INFO",
@@ -47,7 +49,7 @@ def prepare_environment(verbose: bool) -> None:
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
         OWNER: str(os.getpid()),
-        "VLLM_CPU_KVCACHE_SPACE": str(max(1, min(4, resources.available_memory() // 2**30 // 8))),
+        "VLLM_CPU_KVCACHE_SPACE": str(max(1, min(4, resources.available_memory() // 2**30 // 8) // engines)),
         "TOKENIZERS_PARALLELISM": "false",
     }
     if not verbose:
@@ -84,6 +86,11 @@ def engine_settings(config: RunConfig, model: Model, platform: Any) -> dict[str,
             "vLLM finds no accelerator here, and this build of it does not run on the CPU",
             "gemma4 doctor tells what is wrong. For the CPU: pip install 'gemma4cli[cpu]'",
         )
+    if config.gpus_per_engine > 1:
+        settings |= {
+            "tensor_parallel_size": config.tensor_parallel,
+            "pipeline_parallel_size": config.pipeline_parallel,
+        }
     settings |= feature_settings(config, model, None if capability is None else _number(capability))
     for name, value in config.engine_args.items():
         both = isinstance(value, dict) and isinstance(settings.get(name), dict)

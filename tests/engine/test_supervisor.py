@@ -88,7 +88,7 @@ def rendered(row: int) -> Rendered:
 
 def outcomes(engine: Mortal, rows: int, max_deaths: int = 12) -> tuple[dict[int, Generation], Supervisor]:
     got: queue.SimpleQueue[Generation | EngineError] = queue.SimpleQueue()
-    supervisor = Supervisor(engine, max_deaths, stall_s=30, ready=lambda: None)
+    supervisor = Supervisor(engine, max_deaths, stall_s=30, taking=lambda takes: None)
     supervisor.start(got.put)
     for row in range(rows):
         supervisor.submit(rendered(row), SAMPLING)
@@ -125,7 +125,7 @@ def test_a_first_start_that_fails_is_the_jobs_error() -> None:
             raise EngineError("no such device")
 
     got: queue.SimpleQueue[Generation | EngineError] = queue.SimpleQueue()
-    supervisor = Supervisor(Stillborn(frozenset(), 1), 3, 30, lambda: None)
+    supervisor = Supervisor(Stillborn(frozenset(), 1), 3, 30, lambda takes: None)
     supervisor.start(got.put)
     assert str(got.get(timeout=5)) == "no such device"
     supervisor.close()
@@ -134,7 +134,7 @@ def test_a_first_start_that_fails_is_the_jobs_error() -> None:
 def test_a_row_that_comes_again_after_it_killed_is_tried_alone() -> None:
     engine = Mortal(frozenset({3}), batch=8)
     got: queue.SimpleQueue[Generation | EngineError] = queue.SimpleQueue()
-    supervisor = Supervisor(engine, 12, stall_s=30, ready=lambda: None)
+    supervisor = Supervisor(engine, 12, stall_s=30, taking=lambda takes: None)
     supervisor.start(got.put)
     for row in range(8):
         supervisor.submit(rendered(row), SAMPLING)

@@ -1,0 +1,121 @@
+"""How GPUs are asked for and shared out, on machines that have them or not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemma4cli import config, gpus
+from gemma4cli.errors import UsageError
+from gemma4cli.gpus import Gpus, Place
+
+EIGHT = tuple(map(str, range(8)))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2", Gpus(2)),
+        ("all", Gpus()),
+        ("0,2", Gpus(numbers=(0, 2))),
+        (" 3 , 1 ", Gpus(numbers=(3, 1))),
+        ("0,", Gpus(numbers=(0,))),
+    ],
+)
+def test_the_forms(text: str, found: Gpus) -> None:
+    assert gpus.parse(text) == found
+    assert gpus.parse(str(found) + ("," if len(found.numbers) == 1 else "")) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0", "leaves nothing"),
+        ("1,1", "GPU 1 twice"),
+        *((text, "not possible") for text in ("", "-1", "two", "0,,1", ",", "0-3")),
+    ],
+)
+def test_what_is_no_form(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refusal:
+        config.build("caption", config.Overrides(gpus=text))
+    assert "--gpus" in str(refusal.value)
+    assert refusal.value.hint
+
+
+@given(count=st.integers(1, 8), each=st.integers(1, 8))
+def test_every_gpu_goes_to_one_engine(count: int, each: int) -> None:
+    if count % each:
+        with pytest.raises(UsageError, match="do not divide into engines"):
+            gpus.places(Gpus(count), each, EIGHT)
+        return
+    groups = [place.environment["CUDA_VISIBLE_DEVICES"].split(",") for place in gpus.places(Gpus(count), each, EIGHT)]
+    assert [gpu for group in groups for gpu in group] == list(EIGHT[:count])
+    assert {len(group) for group in groups} == {each}
+
+
+@given(count=st.integers(1, 16), cores=st.integers(1, 16))
+def test_without_gpus_engines_share_the_cores(count: int, cores: int) -> None:
+    if count > cores:
+        with pytest.raises(UsageError, match=f"which has {cores} cores"):
+            gpus.places(Gpus(count), 1, None, range(cores))
+        return
+    shares = [place.cores for place in gpus.places(Gpus(count), 1, None, range(cores))]
+    taken = [core for share in shares for core in share or ()]
+    assert len(set(taken)) == len(taken) > cores - count
+    assert len({len(share or ()) for share in shares}) == 1
+
+
+def test_names_of_the_environment_stay_names() -> None:
+    devices = ("4", "GPU-aa", "MIG-bb")
+    one, two = gpus.places(Gpus(numbers=(2, 0)), 1, devices)
+    assert (one.name, one.environment["CUDA_VISIBLE_DEVICES"]) == ("GPU MIG-bb", "MIG-bb")
+    assert two.environment["CUDA_VISIBLE_DEVICES"] == "4"
+    (both,) = gpus.places(Gpus(2), 2, devices)
+    assert (both.name, both.environment["CUDA_VISIBLE_DEVICES"]) == ("GPUs 4,GPU-aa", "4,GPU-aa")
+
+
+@pytest.mark.parametrize(
+    ("asked", "each", "devices", "said"),
+    [
+        (Gpus(3), 1, ("0", "1"), "asks for 3 GPUs, and there are 2"),
+        (Gpus(numbers=(0, 2)), 1, ("0", "1"), "asks for GPU 2, and there are 2"),
+        (Gpus(2), 1, ("0",), "asks for 2 GPUs, and there is 1"),
+        (Gpus(), 2, ("0", "1", "2"), "comes to 3, which do not divide into engines of 2"),
+        (Gpus(1), 1, (), "no NVIDIA GPU"),
+        (None, 4, ("0", "1"), "an engine of 4 GPUs does not fit: there are 2"),
+        (Gpus(), 1, None, "runs on the CPU here"),
+        (Gpus(numbers=(0, 1)), 1, None, "runs on the CPU here"),
+        (Gpus(3), 2, None, "does not divide into engines of 2"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    asked: Gpus | None, each: int, devices: tuple[str, ...] | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)) as refusal:
+        gpus.places(asked, each, devices, range(4))
+    assert refusal.value.hint
+
+
+def test_one_engine_is_left_where_it_is() -> None:
+    assert gpus.places(None, 2, EIGHT) == gpus.places(None, 1, None, range(4)) == [Place("the engine")]
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [(None, ("0", "1", "2", "3")), ("2,3", ("2", "3")), ("GPU-a, 1", ("GPU-a", "1")), ("", ()), ("0,-1,2", ("0",))],
+)
+def test_the_environment_hides_gpus(monkeypatch: pytest.MonkeyPatch, named: str | None, found: tuple[str, ...]) -> None:
+    monkeypatch.setattr(gpus, "_count", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert gpus.visible() == found
+
+
+def test_parallel_flags_say_what_an_engine_takes() -> None:
+    run = config.build("caption", config.Overrides(gpus="8", tensor_parallel=2, pipeline_parallel=2))
+    assert (run.gpus_per_engine, run.engines) == (4, 2)
+    assert config.build("caption", config.Overrides()).engines == 1
