@@ -126,12 +126,11 @@ def told(inputs: Inputs, prompts: Iterable[str | None]) -> Inputs:
             raise _missing(missing[0], inputs.columns.names)
     names = None if any(each.columns is None for each in templates) else _union(templates)
 
-    def rows() -> Iterator[Item]:
-        for item in inputs:
-            values = {"id": item.id, **item.extra}
-            yield replace(item, told=values if names is None else {n: values[n] for n in names if n in values})
+    def change(item: Item) -> Item:
+        values = {"id": item.id, **item.extra}
+        return replace(item, told=values if names is None else {n: values[n] for n in names if n in values})
 
-    return replace(inputs, _rows=rows)
+    return inputs.changed(change)
 
 
 def _union(templates: Iterable[Template]) -> list[str]:

@@ -23,7 +23,7 @@ from gemma4cli.escaping import printable
 TASKS = ("annotate", "caption", "transcribe", "translate")
 ENGINE_ARGS, OUTPUTS = "engine_args", "outputs"
 _OWN = ("task", "description")
-_PATHS = frozenset({"prompt_file", "system_file", "output", "output_dir", "root"})
+_PATHS = frozenset({"prompt_file", "system_file", "output", "output_dir", "root", "known", "log_file", "summary_json"})
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list of texts"}
 _LARGEST = 1 << 20  # bytes of a recipe
 
@@ -221,7 +221,9 @@ def _text(name: str, value: Any) -> str | None:
             return json.dumps(value, ensure_ascii=False, default=str)
         case list() if name == "choices" and all(isinstance(each, str) for each in value):
             return json.dumps(value, ensure_ascii=False)
-        case list() if name in ("format", "media_column", "kinds") and all(isinstance(each, str) for each in value):
+        case list() if name in ("format", "media_column", "kinds", "columns") and all(
+            isinstance(each, str) for each in value
+        ):
             return ",".join(value)
     return None
 

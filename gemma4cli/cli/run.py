@@ -150,11 +150,9 @@ def _merged(
     ]
     if pairs:
         merged["engine_arg"] = pairs
-    if not merged.get("inputs"):
-        raise UsageError("no input", "Name a folder, files or a manifest after the recipe, or write inputs = [...].")
     if isinstance(merged.get("output_dir"), str):
         merged["output_dir"] = Path(merged["output_dir"])
-    return {name: parameter.default for name, parameter in takes.items() if name != "inputs"} | merged
+    return {name: parameter.default for name, parameter in takes.items()} | merged
 
 
 def _pairs(arguments: Mapping[str, Any]) -> list[str]:

@@ -78,6 +78,19 @@ def test_rows_that_differ_in_what_the_prompt_names_are_no_duplicates(gemma4, row
     assert [row["duplicate_of"] for row in found] == [None, None, 0]
 
 
+def test_shares_of_a_job_and_what_is_known_go_by_columns_too(gemma4, rows) -> None:
+    rows("Acme", "Brix", "Corp", "Dune")
+    command = (*ANNOTATE, "-p", "Is it {{ brand }}?")
+    whole = texts(gemma4(*command, "-o", "-"))
+    for share in ("0/2", "1/2"):
+        assert gemma4(*command, "--shard", share, "-o", "out").returncode == 0
+    assert gemma4("merge", "out").returncode == 0
+    rows("Acme", "Brix", "Other", "Dune")
+    done = gemma4(*command, "--known", "out", "-o", "-")
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["2"]
+    assert len(set(whole)) == 4
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
