@@ -47,7 +47,7 @@ def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapp
         shutil.rmtree(ordered, ignore_errors=True)
         groups = parts.row_groups(parts.merged(files, schema))
         try:
-            written = parts.write_folder(ordered, groups, schema)
+            written = parts.write_folder(ordered, groups, schema, ledger.next_part if place.apart else 0)
         except (OSError, pa.ArrowException):
             shutil.rmtree(ordered, ignore_errors=True)  # on a full disk it is the last that is needed
             raise

@@ -7,14 +7,14 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gemma4cli import ledger, outputs, reading, shards
+from gemma4cli import ledger, mirror, outputs, reading, shards, storage
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.ledger import Ledger
@@ -87,7 +87,7 @@ def inspect(output: str) -> Report:
     place = _place(output)
     for attempt in range(_ATTEMPTS):
         try:
-            return _report(place, _read(place))
+            return replace(_report(place, _read(place)), output=output)
         except DamagedPartError as error:
             # The job may have put its parts together just now, so that what was there a moment ago is not.
             if attempt + 1 == _ATTEMPTS:
@@ -142,7 +142,7 @@ def _place(output: str) -> Output:
     shown = printable(output)
     if output == "-":
         raise UsageError("standard output cannot be inspected", "name a folder, a .parquet or a .jsonl file")
-    place = outputs.locate(output)
+    place = mirror.likeness(output) if storage.is_remote(output) else outputs.locate(output)
     if not os.path.lexists(place.path) and not place.state.is_dir():
         raise UsageError(f"no such output: {shown}", "name what -o named: a folder, a .parquet or a .jsonl file")
     marks = place.state.is_dir() if place.format is Format.FOLDER else place.state.is_dir() or outputs.is_ours(place)

@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gemma4cli import assembly, identity, keys, ledger, outputs, parts, shards, strict_json
+from gemma4cli import assembly, identity, keys, ledger, outputs, parts, shards, storage, strict_json
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.ledger import Source
+from gemma4cli.mirror import Mirror
 from gemma4cli.outputs import Format, Output
 from gemma4cli.shards import Shard
 
@@ -42,13 +43,27 @@ class Merged:
 
 
 def merge(output: str) -> Merged:
+    """Puts the shards of an output together, here or elsewhere. Raises as `merge_at` does."""
+    if not storage.is_remote(output):
+        return merge_at(outputs.locate(output), output)
+    mirror = Mirror(output)
+    try:
+        mirror.claim()
+        with mirror.told():
+            merged = merge_at(mirror.place, output)
+        mirror.send(last=True)
+        return merged
+    finally:
+        mirror.close()
+
+
+def merge_at(place: Output, output: str) -> Merged:
     """Checks that all shards of an output are there and done, and puts them together in its place.
 
     Raises:
         UsageError: there are no shards, one is being written, or they do not belong together.
         JobError: shards or rows are missing, with their names; or the output cannot be written.
     """
-    place = outputs.locate(output)
     shown = printable(str(place.path))
     if output == "-" or not place.state.is_dir():
         raise UsageError(f"no output of gemma4: {shown}", "name what -o named, as it was for --shard")

@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gemma4cli import parts
-from gemma4cli.errors import UsageError
+from gemma4cli.errors import FetchError, UsageError
 from gemma4cli.escaping import printable
+from gemma4cli.media.fetch import path_of
 from gemma4cli.records import Status
 
 STATE = ".gemma4cli"
-_LOCK = "lock"
+LOCK = "lock"
 _LOCK_ATTEMPTS = 5
 _EVER = frozenset({"row_index", "id", "source", "modality", "task", "status", "text", "error_stage", "error_type",
                    "error_message", "finish_reason", "output_tokens", "attempts"})  # fmt: skip
@@ -47,12 +48,16 @@ class Output:
     path: the data set's folder, or the file.
     state: the folder that holds what is not data: parts on the way, the engine's log, summary.json.
     parts: the folder for the parts on the way: visible for a folder, as a data set that grows; else in the state.
+    apart: finished data must not take the names of parts: where it is sent, nothing takes the place of others at once.
+    writer: who is known to be writing to it, in words; empty where the lock tells.
     """
 
     format: Format
     path: Path
     state: Path
     parts: Path
+    apart: bool = False
+    writer: str = ""
 
 
 def locate(output: str) -> Output:
@@ -61,6 +66,11 @@ def locate(output: str) -> Output:
     Raises:
         UsageError: the extension is one of a format that cannot be written.
     """
+    if output[:7].lower() == "file://":
+        try:
+            output = path_of(output)
+        except FetchError as error:
+            raise UsageError(str(error), "name a folder or a file by its path") from error
     path = Path(output)
     suffix = "" if output.endswith("/") else path.suffix.lower()
     if suffix in _OTHER_FORMATS and not path.is_dir():
@@ -133,8 +143,10 @@ def release(lock: IO[str]) -> None:
 
 def owner(output: Output) -> str:
     """Who is writing to the output now, in words; empty if nobody is."""
+    if output.writer:
+        return output.writer
     try:
-        with (output.state / _LOCK).open(encoding="utf-8") as lock:
+        with (output.state / LOCK).open(encoding="utf-8") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -154,7 +166,7 @@ def document(output: Output, name: str) -> dict[str, Any]:
 
 
 def _locked(output: Output, whole: bool = True) -> IO[str]:
-    lock = (output.state / _LOCK).open("a+", encoding="utf-8")
+    lock = (output.state / LOCK).open("a+", encoding="utf-8")
     # A child that is forked while the job runs must not hold the output when the job has died.
     os.register_at_fork(after_in_child=functools.partial(_close, weakref.ref(lock)))
     for attempt in range(_LOCK_ATTEMPTS):
@@ -211,7 +223,7 @@ def refuse_foreign(output: Output) -> None:
             raise UsageError(f"{shown} is a file, not a folder", "name a folder, a .parquet file or a .jsonl file")
         return
     # The state of single files lies in folders of their own: only a folder's own lock says that its data is ours.
-    if not (output.state / _LOCK).exists() and any(path.name != STATE for path in output.path.iterdir()):
+    if not (output.state / LOCK).exists() and any(path.name != STATE for path in output.path.iterdir()):
         message = f"{shown} is a folder with other things in it"
         raise UsageError(message, f"name a new or empty folder, such as {shown.rstrip('/')}/out")
     strange = [path.name for path in output.parts.iterdir() if not parts.is_part(path)] if output.parts.is_dir() else []
@@ -257,7 +269,7 @@ def _remove(output: Output) -> None:
         for path in output.parts.iterdir():
             path.unlink()
     for path in output.state.iterdir():
-        if path.name == _LOCK or (path / _LOCK).exists():  # the latter is the state of a file beside the data
+        if path.name == LOCK or (path / LOCK).exists():  # the latter is the state of a file beside the data
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from gemma4cli.escaping import printable
 from gemma4cli.identity import UNKNOWN, Key, content_key, id_key
 from gemma4cli.inputs import Inputs
 from gemma4cli.ledger import Source
+from gemma4cli.mirror import Mirror
 from gemma4cli.outputs import Output
 from gemma4cli.pending import Pending, Resume
 from gemma4cli.records import Item, Row, Status
@@ -84,6 +86,7 @@ class PartSink(Sink):
     `ledger` knows the files whose rows count: what is not in it was never written.
 
     first: the row_index that the input's rows begin with.
+    mirror: where the output is elsewhere and this is its likeness; then every change is sent there.
     """
 
     def __init__(
@@ -97,11 +100,14 @@ class PartSink(Sink):
         *,
         first: int = 0,
         answers: Sequence[str] = (),
+        mirror: Mirror | None = None,
         part_rows: int,
         part_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         self.state: Path = place.state
+        self.path = place.path
+        self._mirror = mirror
         self._place, self._schema, self._locks, self._first = place, schema, locks, first
         self._names, self._answers = carried_names(columns, answers), answers
         self._dedupe = DUPLICATE_OF in schema.names
@@ -114,7 +120,7 @@ class PartSink(Sink):
         except OSError as error:
             message = f"cannot read what is in {self._shown}: {error.strerror or error}"
             raise UsageError(message, "choose another output") from error
-        self.notices = self.ledger.notices
+        self.notices = self.ledger.notices if mirror is None else [mirror.named(each) for each in self.ledger.notices]
         pending.refuse_settings(self.ledger.fingerprint, fingerprint, resume, self._shown)
         try:
             assembly.united([source.path for source in self.ledger.sources], schema)
@@ -138,7 +144,7 @@ class PartSink(Sink):
         return printable(str(self._place.path))
 
     def pending(self, inputs: Inputs) -> Pending:
-        live, _ = self.ledger.live()
+        live, replaced = self.ledger.live()
         total = inputs.total
         kept, kept_keys = ledger.counts(live), live
         if len(live):
@@ -154,7 +160,10 @@ class PartSink(Sink):
         if self._dedupe:
             self._duplicates = Duplicates(kept_keys, lambda: self.root, answers=self._answers)
         self._note(None if total is None else total + kept["ok"] + kept["failed"])
-        idle = total == 0 and self.ledger.finished and not self.ledger.added
+        # Rows are there twice where putting them in order broke off.
+        settled = self.ledger.finished and not self.ledger.added and not any(len(rows) for rows in replaced)
+        idle = total == 0 and settled
+        self._send()
         return Pending(total, kept["ok"], kept["failed"], idle, self._to_compute)
 
     def duplicates(self) -> Iterator[Row]:
@@ -211,6 +220,7 @@ class PartSink(Sink):
         self.ledger.next_part += 1
         self.ledger.sources.append(source)
         self._rows, self._keys, self._inputs, self._held = [], [], [], 0
+        self._send()
         self._since = self._clock()
         self._cost = self._since - began
 
@@ -224,13 +234,28 @@ class PartSink(Sink):
             raise self._damaged(error) from error
         except (OSError, pa.ArrowException) as error:
             raise self._failed(error) from error
+        self._send()
 
     def close(self) -> None:
         try:
             self.flush()
+            self._send(last=True)
         finally:
             for lock in self._locks:
                 outputs.release(lock)
+            if self._mirror is not None:
+                self._mirror.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._mirror is not None and isinstance(error, UsageError | JobError):
+            self._mirror.name(error)
+        super().__exit__(kind, error, trace)
+
+    def _send(self, *, last: bool = False) -> None:
+        if self._mirror is not None:
+            self._mirror.send(last=last)
 
     def _to_compute(self) -> Iterator[Item]:
         items = self._left()

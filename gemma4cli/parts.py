@@ -189,8 +189,10 @@ def write_parquet(path: Path, groups: Iterable[pa.Table], schema: pa.Schema) -> 
     return rows
 
 
-def write_folder(folder: Path, groups: Iterable[pa.Table], schema: pa.Schema) -> list[tuple[Path, int]]:
+def write_folder(folder: Path, groups: Iterable[pa.Table], schema: pa.Schema, first: int = 0) -> list[tuple[Path, int]]:
     """Writes a data set as parts of a sensible size, at least one, all of it on disk for good at the end.
+
+    They are numbered from `first` on.
 
     Returns the parts and their numbers of rows.
     """
@@ -198,7 +200,7 @@ def write_folder(folder: Path, groups: Iterable[pa.Table], schema: pa.Schema) ->
     written = []
     source = iter(groups)
     group = next(source, None)
-    for number in itertools.count():
+    for number in itertools.count(first):
         path = folder / part_name(number)
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
             rows = size = 0

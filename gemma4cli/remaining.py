@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
-from gemma4cli import ledger, outputs, parts, pending, reading, shards
+from gemma4cli import ledger, mirror, outputs, parts, pending, reading, shards, storage
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.inputs import Inputs
@@ -41,7 +41,7 @@ def remaining(
     """
     if output == "-":
         return Remaining(iter(inputs))
-    place = outputs.locate(output)
+    place = mirror.likeness(output) if storage.is_remote(output) else outputs.locate(output)
     shown = printable(str(place.path))
     try:
         outputs.refuse_foreign(place)

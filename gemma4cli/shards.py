@@ -67,7 +67,7 @@ def cut(number: int, of: int, total: int) -> Shard:
 def place_of(output: Output, name: str) -> Output:
     """Where a shard keeps its rows, whatever the form of the output."""
     path = output.state / FOLDER / name
-    return Output(Format.FOLDER, path, path / outputs.STATE, path / "data")
+    return Output(Format.FOLDER, path, path / outputs.STATE, path / "data", output.apart)
 
 
 def begun(output: Output) -> list[Shard]:

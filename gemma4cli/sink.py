@@ -13,9 +13,11 @@ from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 
-from gemma4cli import outputs, shards
+from gemma4cli import outputs, shards, storage
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.inputs import Inputs
+from gemma4cli.mirror import Mirror
+from gemma4cli.outputs import Output
 from gemma4cli.pending import Pending, Resume
 from gemma4cli.records import Item, Row
 from gemma4cli.schema import output_schema
@@ -33,11 +35,13 @@ class OutputClosedError(JobError):
 class Sink(ABC):
     """Takes the rows of a job in any order. Rows that were flushed outlive a crash; `finish` puts all in order.
 
+    path: where the output, or its likeness here, lies; None when the output is a stream.
     state: the folder for logs and summary.json; None when the output is a stream.
     notices: what was found damaged, for people.
     root: the folder outside of which no file is read to find duplicates; None allows all. Set it before the first row.
     """
 
+    path: Path | None = None
     state: Path | None = None
     root: str | None = None
     notices: Sequence[str] = ()
@@ -90,31 +94,46 @@ class Sink(ABC):
                 message = "--dedupe looks answers up in the output, which standard output does not allow"
                 raise UsageError(message, _NAME_ONE)
             return StreamSink(stdout or sys.stdout.buffer, columns, line_of, [field.name for field in answers])
-        place = outputs.locate(output)
-        if shard is None:
-            locks = [outputs.claim(place, overwrite)]
-        else:
-            place, locks = shards.claim(place, shard, overwrite)
+        made = dict(fingerprint or {})
+        document = {"task": task, **metadata, **({"fingerprint": made} if made else {})}
+
+        def at(place: Output, mirror: Mirror | None) -> Sink:
+            if shard is None:
+                locks = [outputs.claim(place, overwrite)]
+            else:
+                place, locks = shards.claim(place, shard, overwrite)
+            try:
+                return PartSink(
+                    place,
+                    output_schema(columns, document, dedupe, answers),
+                    columns,
+                    locks,
+                    made,
+                    resume,
+                    first=0 if shard is None else shard.first,
+                    answers=[field.name for field in answers],
+                    mirror=mirror,
+                    part_rows=part_rows,
+                    part_seconds=part_seconds,
+                    clock=clock,
+                )
+            except BaseException:
+                for lock in locks:
+                    outputs.release(lock)
+                raise
+
+        if not storage.is_remote(output):
+            return at(outputs.locate(output), None)
+        mirror = Mirror(output, "" if shard is None else shard.name)
         try:
-            made = dict(fingerprint or {})
-            document = {"task": task, **metadata, **({"fingerprint": made} if made else {})}
-            return PartSink(
-                place,
-                output_schema(columns, document, dedupe, answers),
-                columns,
-                locks,
-                made,
-                resume,
-                first=0 if shard is None else shard.first,
-                answers=[field.name for field in answers],
-                part_rows=part_rows,
-                part_seconds=part_seconds,
-                clock=clock,
-            )
+            with mirror.told():
+                notices = mirror.claim()
+                sink = at(mirror.place, mirror)
         except BaseException:
-            for lock in locks:
-                outputs.release(lock)
+            mirror.close()
             raise
+        sink.notices = [*notices, *sink.notices]
+        return sink
 
     @abstractmethod
     def pending(self, inputs: Inputs) -> Pending:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 from gemma4cli.escaping import printable
@@ -27,7 +26,7 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "checksum", "mtime", "LastMod
 def protocols(text: str) -> tuple[str, ...]:
     """The protocols of a URI that fsspec opens, the outer one first; empty for all that it has no part in."""
     match = _PROTOCOL.match(text)
-    if match is None or match[1].lower() in _OWN or match[1].lower() not in _known() or "://" not in text:
+    if match is None or match[1].lower() in _OWN or not _is_known(match[1].lower()) or "://" not in text:
         return ()
     links = (_PROTOCOL.match(link) or re.match("(.*)", link) for link in text.split("::"))
     return tuple(link[1].lower() for link in links if link is not None)
@@ -82,8 +81,7 @@ def shown(uri: str) -> str:
     return printable(_SECRET.sub("//", uri))
 
 
-@cache
-def _known() -> frozenset[str]:
-    from fsspec import available_protocols
+def _is_known(protocol: str) -> bool:
+    from fsspec.registry import known_implementations, registry
 
-    return frozenset(available_protocols())
+    return protocol in known_implementations or protocol in registry

@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gemma4cli.cli import _errors, _output
@@ -178,8 +177,8 @@ def _run(task: str, options: RunOptions, finish: Finish, form: Form | None, **ow
         if pending.idle:
             if not options.quiet:
                 _output.print_line(_nothing_left(pending, output))
-            if in_openai:
-                openai_batch.write(Path(output), config.model)
+            if in_openai and sink.path is not None:
+                openai_batch.write(sink.path, config.model)
             return _exit_code(pending.kept_failed, companions, options)
         stats = Stats(pending.total, config.limits.max_failures)
         if options.verbose:
@@ -193,8 +192,8 @@ def _run(task: str, options: RunOptions, finish: Finish, form: Form | None, **ow
                 except Exception as error:
                     _explain(error, path, kept=log is not None)
                     raise
-        if in_openai and sink.state is not None:
-            openai_batch.write(Path(output), config.model)
+        if in_openai and sink.path is not None:
+            openai_batch.write(sink.path, config.model)
     finish.summary = summary
     rates.record(config, stats.pace)
     if not options.quiet:

@@ -191,3 +191,28 @@ def test_the_same_rows_come_from_a_file_system_in_memory(tmp_path: Path, expecte
         expected = [{**row, "id": f"memory://job/pictures/{row['id']}"} for row in expected]
     assert found == expected
     assert "files fetched" in done.stderr
+
+
+OUT_OF_MEMORY = """
+import sys, fsspec
+from gemma4cli.cli import app
+for command in (["caption", sys.argv[1]], ["plan", sys.argv[1]], ["inspect"]):
+    end = ["memory://job/out"] if command == ["inspect"] else ["--engine", "fake", "-o", "memory://job/out"]
+    try:
+        app([*command, *end])
+    except SystemExit as code:
+        print("exit", code.code)
+fsspec.filesystem("memory").get("/job/out", sys.argv[2], recursive=True)
+"""
+
+
+def test_an_output_in_memory(tmp_path: Path, expected) -> None:
+    command = [sys.executable, "-c", OUT_OF_MEMORY, as_folder(tmp_path / "in"), tmp_path / "copy"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == ["exit 3", "exit 0", "exit 0"]
+    assert "29 of 30 rows ok, 1 failed -> memory://job/out" in done.stderr
+    assert "29 ok, 1 failed, in memory://job/out" in done.stdout
+    assert "memory://job/out: finished" in done.stdout
+    assert rows(tmp_path / "copy") == [{name: row[name] for name in COLUMNS if name != "label"} for row in expected]
+    assert {"engine.log", "summary.json", "job.json"} <= {p.name for p in (tmp_path / "copy" / ".gemma4cli").iterdir()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "in"]

@@ -1,0 +1,320 @@
+"""Outputs elsewhere: a likeness of one in a temporary folder, and every change to it sent there.
+
+A store has no rename and no lock, but puts objects in place whole. So each file is sent as one object, in an order that
+is right wherever it breaks off: keys before the data that they belong to, new data under names that nothing has, and
+what is gone here goes there last. Whoever goes on later reads what is there, as after a crash here: of rows that are
+there twice one counts, and they are put in order again.
+
+A lease stands for the lock: an object with the name of its owner and a time, which is renewed. Where a store can refuse
+to create what is there (S3, Google Cloud Storage, memory) only one of two takes it; elsewhere the last one does, and
+both look again before they send anything.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import posixpath
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gemma4cli import storage
+from gemma4cli.errors import JobError, UsageError
+from gemma4cli.outputs import LOCK, Format, Output, locate
+
+STALE_S = 600.0  # without renewal, after which a lease is nobody's
+RENEW_S = 60.0
+_TRIES = 3
+_PAUSE_S = 1.0
+_LEASE = "lease.json"
+SHARDS = "shards"
+_LOGS = ("engine.log",)  # grow all the time: sent at the end
+
+
+class Mirror:
+    """The likeness of an output, for as long as this process needs it.
+
+    local, place: its path here, and what whoever works on outputs makes of it.
+    """
+
+    def __init__(self, uri: str, shard: str = "") -> None:
+        """Fetches what is there: all of it, or without the rows of other shards than the one that is worked on.
+
+        Raises:
+            UsageError: it cannot be read, or holds what is not ours.
+        """
+        self.uri = uri
+        self._folder = Path(tempfile.mkdtemp(prefix="gemma4-"))
+        self._ended = atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+        with self._reasons():
+            self._fs, path = storage.filesystem(uri)
+        self._path = path.rstrip("/")
+        self.local = str(self._folder / posixpath.basename(self._path))
+        self.place = replace(locate(self.local), apart=True)
+        self._scope = f"{self._state_name()}/{SHARDS}/{shard}" if shard else ""
+        self._there: dict[str, tuple[int, int, int]] = {}  # by their names, as they were sent or fetched
+        self._lease: dict[str, Any] | None = None
+        self._over = threading.Event()
+        self._sending = threading.Lock()
+        with self._reasons():
+            self._fetch()
+
+    @property
+    def _home(self) -> str:
+        """What names are relative to: the folder, or the one that a file is in."""
+        return self._path if self.place.format is Format.FOLDER else posixpath.dirname(self._path).rstrip("/")
+
+    @property
+    def _here(self) -> Path:
+        return self.place.path if self.place.format is Format.FOLDER else self.place.path.parent
+
+    def claim(self) -> list[str]:
+        """Takes the lease of the output, or of the shard; notes for people where that cannot be sure.
+
+        Raises:
+            UsageError: another process has it.
+        """
+        mine = {"pid": os.getpid(), "host": socket.gethostname(), "token": secrets.token_hex(8), "time": time.time()}
+        whole, own = self._lease_name(""), self._lease_name(self._scope)
+        with self._reasons():
+            self._fs.invalidate_cache()
+            others = [whole, own] if self._scope else [own, *self._leases_of_shards()]
+            for name in dict.fromkeys(others):
+                self._refuse_taken(name)
+            sure = self._put_lease(own, mine)
+        self._lease = mine
+        threading.Thread(target=self._renew, name="lease", daemon=True).start()
+        shown = storage.shown(self.uri)
+        return [] if sure else [f"{shown}: the store cannot keep two processes apart; see that only one writes there"]
+
+    def send(self, *, last: bool = False) -> None:
+        """Makes the output what its likeness is.
+
+        Raises:
+            JobError: it cannot be written, or somebody else has the lease.
+        """
+        with self._sending:
+            for attempt in range(_TRIES):
+                try:
+                    self._refuse_lost()
+                    self._send(last=last)
+                    return
+                except JobError:
+                    raise
+                except Exception as error:  # each file system has exceptions of its own
+                    if attempt + 1 == _TRIES:
+                        message = f"cannot write to {storage.shown(self.uri)}: {storage.reason(error)}"
+                        raise JobError(message, "put that right, and run the same command again") from error
+                    time.sleep(_PAUSE_S * 2**attempt)
+
+    def close(self) -> None:
+        """Gives the lease back and forgets the likeness."""
+        self._over.set()
+        if self._lease is not None:
+            with contextlib.suppress(Exception):  # it goes stale by itself
+                if self._read_lease(self._lease_name(self._scope)).get("token") == self._lease["token"]:
+                    self._fs.rm_file(self._lease_name(self._scope))
+            self._lease = None
+        atexit.unregister(self._ended)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Errors from the block name the output, where they name its likeness."""
+        try:
+            yield
+        except (UsageError, JobError) as error:
+            self.name(error)
+            raise
+
+    def name(self, error: UsageError | JobError) -> None:
+        """Gives the output its own name in what an error says."""
+        error.args = tuple(self.named(str(arg)) for arg in error.args)
+        error.hint = self.named(error.hint)
+
+    def named(self, text: str) -> str:
+        """A text for people, with the output's own names."""
+        return text.replace(self.local, storage.shown(self.uri))
+
+    def writer(self) -> str:
+        """Who has the lease now, in words; empty if nobody has."""
+        for name in [self._lease_name(""), *self._leases_of_shards()]:
+            lease = self._read_lease(name)
+            if lease and time.time() - lease["time"] <= STALE_S:
+                return f"process {lease['pid']} on {lease['host']}"
+        return ""
+
+    def _fetch(self) -> None:
+        self._fs.invalidate_cache()
+        state = self._state_name()
+        names = self._names()
+        ours = any(name.startswith(state + "/") for name in names)
+        if not ours and names and self.place.format is Format.FOLDER:
+            raise UsageError(
+                f"{storage.shown(self.uri)} is a folder with other things in it", "name a new or empty folder"
+            )
+        wanted = [name for name in names if self._is_ours(name)]
+        targets = [self._here / name for name in wanted]
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        if wanted:
+            self._fs.get([f"{self._home}/{name}" for name in wanted], [str(target) for target in targets])
+        if ours:
+            self.place.state.mkdir(parents=True, exist_ok=True)
+            (self.place.state / LOCK).touch()  # says that the folder is ours
+        self._there = {name: _stamp(target) for name, target in zip(wanted, targets, strict=True)}
+
+    def _names(self) -> list[str]:
+        """The files there, relative to `_home`: all of a folder's; of a file, it and its state."""
+        roots = [self._path]
+        if self.place.format is not Format.FOLDER:
+            roots.append(f"{self._home}/{self._state_name()}")
+        found: list[str] = []
+        for root in roots:
+            with contextlib.suppress(FileNotFoundError):
+                found += [name.removeprefix(self._home + "/") for name in self._fs.find(root)]
+        return sorted(set(found))
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether a file is part of the likeness: the data of other shards is not."""
+        if name.endswith(f"/{_LEASE}") or name.rsplit("/", 1)[-1] in _LOGS:
+            return False
+        of_shard = self._scope and name.startswith(f"{self._state_name()}/{SHARDS}/")
+        return not (of_shard and "/data/" in name) or name.startswith(f"{self._scope}/")
+
+    def _state_name(self) -> str:
+        return str(self.place.state.relative_to(self._here))
+
+    def _send(self, *, last: bool) -> None:
+        now = {}
+        for path in self._here.rglob("*"):
+            name = str(path.relative_to(self._here))
+            passing = path.name == LOCK or path.name.endswith(".tmp") or name.startswith(f"{self._state_name()}/sorted")
+            if passing or not path.is_file() or (path.name in _LOGS and not last):
+                continue
+            now[name] = _stamp(path)
+        fresh = [name for name, stamp in now.items() if self._there.get(name) != stamp]
+        for name in sorted(fresh, key=_rank):
+            self._fs.pipe_file(f"{self._home}/{name}", (self._here / name).read_bytes())
+            self._there[name] = now[name]
+        gone = [name for name in self._there if name not in now and name.rsplit("/", 1)[-1] not in _LOGS]
+        for name in sorted(gone, key=_rank, reverse=True):
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(f"{self._home}/{name}")
+            del self._there[name]
+
+    def _lease_name(self, scope: str) -> str:
+        return f"{self._home}/{scope or self._state_name()}/{_LEASE}"
+
+    def _leases_of_shards(self) -> list[str]:
+        folder = f"{self._home}/{self._state_name()}/{SHARDS}"
+        try:
+            return [name for name in self._fs.find(folder) if name.endswith(f"/{_LEASE}")]
+        except FileNotFoundError:
+            return []
+
+    def _read_lease(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads(self._fs.cat_file(name))
+            return {**found, "time": float(found["time"])}
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return {}
+
+    def _refuse_taken(self, name: str) -> None:
+        lease = self._read_lease(name)
+        if not lease:
+            return
+        if time.time() - lease["time"] > STALE_S or _is_dead(lease):
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(name)
+            return
+        who = f"process {lease.get('pid')} on {lease.get('host')}"
+        message = f"another gemma4 is writing to {storage.shown(self.uri)}: {who}"
+        raise UsageError(message, f"wait for it: {STALE_S / 60:.0f} minutes if it has died; or choose another output")
+
+    def _put_lease(self, name: str, mine: dict[str, Any]) -> bool:
+        """Whether the store made sure that nobody else has it."""
+        data = json.dumps(mine).encode()
+        try:
+            self._fs.pipe_file(name, data, mode="create")
+            return True
+        except FileExistsError:
+            raise UsageError(
+                f"another gemma4 began to write to {storage.shown(self.uri)} just now", "wait for it, and try again"
+            ) from None
+        except (ValueError, TypeError, NotImplementedError):  # it cannot
+            self._fs.pipe_file(name, data)
+            return False
+
+    def _refuse_lost(self) -> None:
+        if self._lease is None:
+            return
+        found = self._read_lease(self._lease_name(self._scope))
+        if found and found.get("token") != self._lease["token"]:
+            message = f"another gemma4 has taken {storage.shown(self.uri)} over"
+            raise JobError(message, "wait for it, then run the same command again")
+
+    def _renew(self) -> None:
+        while not self._over.wait(RENEW_S):
+            lease = self._lease
+            with contextlib.suppress(Exception):  # the next time will do
+                if lease is not None and self._read_lease(self._lease_name(self._scope)).get("token") == lease["token"]:
+                    lease["time"] = time.time()
+                    self._fs.pipe_file(self._lease_name(self._scope), json.dumps(lease).encode())
+
+    @contextlib.contextmanager
+    def _reasons(self) -> Iterator[None]:
+        """Makes usage errors of what the store says."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except ImportError as error:
+            raise UsageError(f"{storage.shown(self.uri)}: {storage.reason(error)}", "pip install it") from error
+        except Exception as error:  # each file system has exceptions of its own
+            message = f"cannot use {storage.shown(self.uri)} for output: {storage.reason(error)}"
+            raise UsageError(message, "is the address right, and may you write there?") from error
+
+
+def likeness(uri: str) -> Output:
+    """An output elsewhere, to look at: its likeness here, for as long as the process lasts.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    mirror = Mirror(uri)
+    return replace(mirror.place, writer=mirror.writer())
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """The order in which files are sent: keys, then data, then what is said of them."""
+    base = name.rsplit("/", 1)[-1]
+    return (0 if base.startswith("keys-") else 1 if base.endswith((".parquet", ".jsonl")) else 2, name)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _is_dead(lease: dict[str, Any]) -> bool:
+    """Whether the owner was a process of this machine that is no more."""
+    if lease.get("host") != socket.gethostname():
+        return False
+    try:
+        os.kill(int(lease["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return False
