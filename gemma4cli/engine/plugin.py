@@ -18,6 +18,8 @@ import os
 import signal
 from typing import Any
 
+from gemma4cli.engine import towers
+
 OWNER = "GEMMA4_ENGINE_OWNER"  # set by the program that starts an engine; other users of vLLM are left alone
 PR_SET_PDEATHSIG = 1
 
@@ -30,6 +32,9 @@ def register() -> None:
         _belong_to_the_program()
     from vllm.platforms import current_platform
 
+    towers_by = os.environ.get(towers.SWITCH)
+    if towers_by != "vllm" and (current_platform.is_cuda() or towers_by == "packed"):
+        towers.install()
     if current_platform.is_cpu():
         _accept_transposed_activations()
         _wind_generators_back()

@@ -1,0 +1,228 @@
+"""Gemma 4's vision and audio towers without padding and compiled, in vLLM's processes on a GPU.
+
+vLLM 0.32 runs the towers of transformers as they are: op by op, each a pass over memory, with padded pictures under a
+mask, pooled one by one. On an H200 that is 14 of the 21 ms that a picture takes. Here the patches of many pictures lie
+end to end, flash attention keeps them apart, layers are compiled, and all are pooled in one go. The layers themselves
+are still those of transformers with vLLM's weights. `scripts/check_towers` compares and measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+SWITCH = "GEMMA4_ENGINE_TOWERS"  # for vLLM's processes: `vllm` leaves the towers to it
+PATCHES = 65_536  # at a time, 26 pictures of 280 tokens: enough to fill a GPU
+ATTENTION = "gemma4cli_packed"
+
+
+def install() -> None:
+    """Makes vLLM's Gemma 4 encode by this module. Safe to call twice."""
+    from vllm.model_executor.models.gemma4_mm import Gemma4ForConditionalGeneration as Gemma4
+    from vllm.model_executor.models.gemma4_mm import batch_audio_features
+
+    if hasattr(Gemma4, "packs_patches"):
+        return
+    images, videos, sounds = Gemma4._process_image_input, Gemma4._process_video_input, Gemma4._process_audio_input
+
+    def image_input(model: Any, given: Any) -> list[Any]:
+        if not _ours(model):
+            return images(model, given)  # type: ignore[no-any-return]
+        return encoded(model, given["pixel_values"], given["pixel_position_ids"])
+
+    def video_input(model: Any, given: Any) -> list[Any]:
+        if not _ours(model):
+            return videos(model, given)  # type: ignore[no-any-return]
+        import torch
+
+        counts = given["video_frame_counts"]
+        counts = counts.tolist() if isinstance(counts, torch.Tensor) else [int(count) for count in counts]
+        frames = iter(encoded(model, given["pixel_values_videos"], given["pixel_position_ids_videos"]))
+        return [torch.cat([next(frames) for _ in range(count)]) for count in counts]
+
+    def audio_input(model: Any, given: Any) -> list[Any]:
+        if not _ours(model):
+            return sounds(model, given)  # type: ignore[no-any-return]
+        features, masks = batch_audio_features(given["input_features_padded"], given["input_features_mask"])
+        return heard(model, features, masks)
+
+    Gemma4.packs_patches = True
+    Gemma4._process_image_input = image_input
+    Gemma4._process_video_input = video_input
+    Gemma4._process_audio_input = audio_input
+
+
+def _ours(model: Any) -> bool:
+    # An adapter of the towers maps rows to adapters by their places in vLLM's own batches.
+    return not getattr(model, "_enable_mm_lora", False)
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return function
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=True)
+    return compiled
+
+
+def encoded(model: Any, pixels: Any, positions: Any) -> list[Any]:
+    """The embeddings of pictures, or frames: of each, `(its soft tokens, width of the language model)`.
+
+    pixels: `(n, patches, 3 * 16 * 16)`, or one tensor a picture where sizes differ.
+    positions: of each patch, column and row, `(n, patches, 2)` or a list as well; padding has -1.
+    """
+    import torch
+
+    tower = model.vision_tower
+    if isinstance(positions, torch.Tensor):
+        used = (positions[..., 0] >= 0).sum(dim=1).tolist()
+    else:
+        used = torch.stack([(position[:, 0] >= 0).sum() for position in positions]).tolist()
+    square = tower.config.pooling_kernel_size**2
+    soft: list[int] = [count // square for count in used]
+    pooled = []
+    for first, last in _passes(used, _most(tower)):
+        pooled.append(_pass(model, pixels[first:last], positions[first:last], used[first:last]))
+    states = torch.cat(pooled).to(model.model_dtype)
+    embeddings = model.embed_vision(inputs_embeds=states.unsqueeze(0)).squeeze(0)
+    return list(embeddings.split(soft))
+
+
+def heard(model: Any, features: Any, masks: Any) -> list[Any]:
+    """The embeddings of sounds: of each, `(its soft tokens, width of the language model)`.
+
+    features: log-mel `(n, frames, 128)`.  masks: which frames are sound, `(n, frames)`.
+    """
+    import torch
+
+    tower, n = model.audio_tower, len(features)
+    if not hasattr(tower, "compiled_layers"):
+        tower.compiled_layers = True
+        for layer in tower.layers:
+            _ = layer.lconv1d.depthwise_conv1d.left_pad  # cached: its first reading takes a lock, where compilers stop
+            layer.forward = _compiled(layer.forward)
+    # One sound, one block, or nothing but full blocks: a compiler would make a special case of each, in mid-job.
+    block = 4 * tower.config.attention_chunk_size  # two convolutions make one token of four frames
+    frames = features.shape[1]
+    more = max(0, block + 4 - frames)
+    if not -(-(frames + more) // 4) % tower.config.attention_chunk_size:
+        more += 4
+    beside = (0, more, 0, 1 if n == 1 else 0)
+    features = torch.nn.functional.pad(features, (0, 0, *beside))
+    masks = torch.nn.functional.pad(masks, beside)
+    output = tower(features, masks)
+    states, kept = output.last_hidden_state[:n], output.attention_mask[:n]
+    counts = kept.sum(dim=1).tolist()
+    return list(model.embed_audio(inputs_embeds=states[kept].unsqueeze(0)).squeeze(0).split(counts))
+
+
+def _most(tower: Any) -> int:
+    """Patches that fit half of the free memory, at about what a compiled layer holds of each."""
+    import torch
+
+    config = tower.config
+    if not torch.cuda.is_available():
+        return PATCHES
+    nbytes = 2 * (16 * config.hidden_size + 4 * config.intermediate_size)
+    free, _ = torch.cuda.mem_get_info()
+    reserved = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return max(1, min(PATCHES, int(free + reserved) // 2 // nbytes))
+
+
+def _passes(counts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of pictures whose patches come to at most `most`; one picture at least in each."""
+    first = total = 0
+    for i, count in enumerate(counts):
+        if i > first and total + count > most:
+            yield first, i
+            first, total = i, 0
+        total += count
+    if counts:
+        yield first, len(counts)
+
+
+def _pass(model: Any, pixels: Any, positions: Any, counts: list[int]) -> Any:
+    """Pooled states of pictures, end to end, in float32."""
+    import torch
+
+    tower, device = model.vision_tower, positions[0].device
+    # Padding is at the end of a picture.
+    patches = torch.cat([picture[:count] for picture, count in zip(pixels, counts, strict=True)]).unsqueeze(0)
+    places = torch.cat([position[:count] for position, count in zip(positions, counts, strict=True)]).unsqueeze(0)
+    padding = torch.zeros(places.shape[:2], dtype=torch.bool, device=device)
+    bounds = [0]
+    for count in counts:
+        bounds.append(bounds[-1] + count)
+    edges = torch.tensor(bounds, dtype=torch.int32).to(device, non_blocking=True)
+    longest = torch.tensor(max(counts), dtype=torch.int32)  # on the CPU, where flash attention wants it
+    states = tower.patch_embedder(patches, places, padding).to(model.model_dtype)
+    cosines = tower.encoder.rotary_emb(states, places)
+    for layer in _layers(tower):
+        states = layer(
+            states, attention_mask=None, position_embeddings=cosines, position_ids=places, edges=edges, longest=longest
+        )
+    return _pooled(tower, states.squeeze(0), places.squeeze(0), counts)
+
+
+def _layers(tower: Any) -> list[Callable[..., Any]]:
+    if not hasattr(tower, "packed_layers"):
+        from transformers import AttentionInterface
+
+        AttentionInterface.register(ATTENTION, _attention(tower.config.head_dim))
+        tower.config._attn_implementation = ATTENTION
+        # In a tuple, or the tower would count its layers twice.
+        tower.packed_layers = tuple(_compiled(layer.forward) for layer in tower.encoder.layers)
+    return list(tower.packed_layers)
+
+
+def _attention(head_size: int) -> Callable[..., Any]:
+    """Attention within each picture, in the form that transformers asks of one: heads before patches."""
+    import torch
+
+    if torch.cuda.is_available():
+        from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+        from vllm.v1.attention.ops.vit_attn_wrappers import vit_flash_attn_wrapper
+
+        version = get_flash_attn_version(head_size=head_size)
+
+        def flash(
+            module: Any, query: Any, key: Any, value: Any, mask: Any, *, edges: Any, longest: Any, **options: Any
+        ) -> Any:
+            q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+            out = vit_flash_attn_wrapper(q, k, v, 1, False, version, options["scaling"], edges, longest)
+            return out, None
+
+        return flash
+
+    def apart(module: Any, query: Any, key: Any, value: Any, mask: Any, *, edges: Any, **options: Any) -> Any:
+        parts = [
+            torch.nn.functional.scaled_dot_product_attention(
+                query[:, :, a:b], key[:, :, a:b], value[:, :, a:b], scale=options["scaling"]
+            )
+            for a, b in pairwise(edges.tolist())
+        ]
+        return torch.cat(parts, dim=2).transpose(1, 2), None
+
+    return apart
+
+
+def _pooled(tower: Any, states: Any, places: Any, counts: list[int]) -> Any:
+    """The mean of each square of patches, scaled as transformers' pooler does: `(soft tokens, width)` in float32."""
+    import torch
+
+    config, device = tower.config, states.device
+    side = config.pooling_kernel_size
+    sizes = torch.tensor(counts).to(device, non_blocking=True)
+    picture = torch.repeat_interleave(torch.arange(len(counts), device=device), sizes, output_size=len(states))
+    x, y = places[:, 0], places[:, 1]
+    widest = torch.zeros(len(counts), dtype=x.dtype, device=device).scatter_reduce(0, picture, x, "amax") + 1
+    square = x // side + (widest // side)[picture] * (y // side)
+    # Every square is full, for sides of pictures are whole squares: put in order, nine make one.
+    order = (square + picture * (square.numel() + 1)).argsort(stable=True)
+    means = states[order].view(-1, side * side, states.shape[-1]).float().mean(dim=1)
+    scaled = means.to(states.dtype).float() * config.hidden_size**0.5
+    if getattr(config, "standardize", False):
+        scaled = (scaled - tower.std_bias) * tower.std_scale
+    return scaled

@@ -1,0 +1,96 @@
+"""Pictures encoded end to end, without padding, come out as transformers' own tower makes them."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gemma4cli.engine import towers
+from gemma4cli.tiny import CHECKPOINT
+
+SIZES = [(48, 48), (480, 96), (144, 240), (480, 480), (96, 768)]  # pixels; whole soft tokens
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Any:
+    from transformers import Gemma4ForConditionalGeneration
+
+    return Gemma4ForConditionalGeneration.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def ours(theirs: Any) -> Iterator[Any]:
+    """What vLLM's model is to the functions under test."""
+    tower = theirs.model.vision_tower
+    before = tower.config._attn_implementation
+    yield SimpleNamespace(
+        vision_tower=tower,
+        audio_tower=theirs.model.audio_tower,
+        embed_vision=theirs.model.embed_vision,
+        embed_audio=theirs.model.embed_audio,
+        model_dtype=torch.float32,
+    )
+    tower.config._attn_implementation = before  # so that the next test has transformers' own again
+    if hasattr(tower, "packed_layers"):
+        del tower.packed_layers
+
+
+def picture(width: int, height: int, seed: int, padded: int) -> tuple[Tensor, Tensor]:
+    """Patches in rows, as the processor cuts them, and their places; -1 where there is none."""
+    columns, rows = width // 16, height // 16
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.zeros(padded, 768)
+    pixels[: columns * rows] = torch.rand(columns * rows, 768, generator=generator)
+    places = torch.full((padded, 2), -1)
+    ys, xs = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    places[: columns * rows] = torch.stack([xs, ys], -1).reshape(-1, 2)
+    return pixels, places
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize("at_a_time", [1, 1200, 10**6])
+def test_embeddings_are_those_of_transformers(
+    theirs: Any, ours: Any, stacked: bool, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = [picture(width, height, i, 2520) for i, (width, height) in enumerate(SIZES)]
+    pixels, places = torch.stack([p for p, _ in pictures]), torch.stack([p for _, p in pictures])
+    with torch.inference_mode():
+        expected = torch.cat(tuple(theirs.model.get_image_features(pixels, places).pooler_output))
+        monkeypatch.setattr(towers, "PATCHES", at_a_time)
+        if not stacked:  # as vLLM hands over pictures of different budgets
+            used = [int((place[:, 0] >= 0).sum()) for place in places]
+            pixels = [p[: count + 9 * i] for i, (p, count) in enumerate(zip(pixels, used, strict=True))]
+            places = [p[: count + 9 * i] for i, (p, count) in enumerate(zip(places, used, strict=True))]
+        made = towers.encoded(ours, pixels, places)
+    assert [len(embedding) for embedding in made] == [width * height // 48**2 for width, height in SIZES]
+    torch.testing.assert_close(torch.cat(made), expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("frames", [[30], [48], [49], [192, 20], [400, 399, 41, 7]])
+def test_sounds_are_heard_as_by_transformers(theirs: Any, ours: Any, frames: list[int]) -> None:
+    generator = torch.Generator().manual_seed(len(frames))
+    features = torch.randn(len(frames), max(frames), 128, generator=generator)
+    masks = torch.arange(max(frames))[None] < torch.tensor(frames)[:, None]
+    with torch.inference_mode():
+        output = theirs.model.get_audio_features(features, masks)
+        expected = [e[kept] for e, kept in zip(output.pooler_output, output.attention_mask, strict=True)]
+        made = towers.heard(ours, features, masks)
+    assert [len(embedding) for embedding in made] == [-(-count // 4) for count in frames]
+    torch.testing.assert_close(torch.cat(made), torch.cat(expected), atol=2e-5, rtol=1e-4)
+
+
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 120))
+def test_passes_hold_every_picture_once_and_no_more_than_they_may(counts: list[int], most: int) -> None:
+    ranges = list(towers._passes(counts, most))
+    assert [i for first, last in ranges for i in range(first, last)] == list(range(len(counts)))
+    for first, last in ranges:
+        assert last > first
+        assert last - first == 1 or sum(counts[first:last]) <= most
+    for (first, last), (_, after) in pairwise(ranges):
+        assert sum(counts[first : last + 1]) > most, f"room was left before {after}"
