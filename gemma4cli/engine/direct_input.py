@@ -30,11 +30,12 @@ Item = tuple[Any, list[int], Any]
 class DirectInput:
     """Builds engine inputs for one model. `of` makes one where the model is of the kind that is known here."""
 
-    def __init__(self, processor: Any, dtype: Any) -> None:
+    def __init__(self, processor: Any, dtype: Any, as_bytes: bool) -> None:
         self._processor = processor
         self._info = processor.info
         self._hf = processor.info.get_hf_processor()
         self._dtype = dtype
+        self._pixels = torch.uint8 if as_bytes else dtype
         self._kinds = {
             self._hf.image_token_id: "image",
             self._hf.audio_token_id: "audio",
@@ -43,14 +44,18 @@ class DirectInput:
         self._picture_tokens = functools.lru_cache(maxsize=256)(self._tokens_of_picture)
 
     @classmethod
-    def of(cls, renderer: Any) -> DirectInput | None:
-        """None for a model whose processors are others, or set otherwise, than those that this stands in for."""
+    def of(cls, renderer: Any, as_bytes: bool) -> DirectInput | None:
+        """None for a model whose processors are others, or set otherwise, than those that this stands in for.
+
+        as_bytes: leave pixels the bytes that they are; see `towers.take_bytes`.
+        """
         processor = renderer.mm_processor
         if type(processor) is not Gemma4MultiModalProcessor:
             return None
         hf = processor.info.get_hf_processor()
         hears = hf.feature_extractor is None or type(hf.feature_extractor) is Gemma4AudioFeatureExtractor
-        return cls(processor, renderer.model_config.dtype) if hears and patches.knows(hf.image_processor) else None
+        known = hears and patches.knows(hf.image_processor)
+        return cls(processor, renderer.model_config.dtype, as_bytes) if known else None
 
     def items(self, media: Mapping[str, Sequence[Any]], budget: int) -> dict[str, list[Item]]:
         """What the model is given of media, by kind. Raises ValueError where it does not take so many."""
@@ -94,7 +99,7 @@ class DirectInput:
         match datum:
             case Image():
                 whole = datum.width, datum.height
-                values, positions = patches.patched([datum.pixels], whole, budget, self._dtype)
+                values, positions = patches.patched([datum.pixels], whole, budget, self._pixels)
                 return (
                     self._fields("image", pixel_values=values, pixel_position_ids=positions),
                     *self._picture_tokens(gemma.image_tokens(*whole, budget)),
@@ -106,7 +111,7 @@ class DirectInput:
 
     def _video(self, video: Video) -> Item:
         whole = video.width, video.height
-        values, positions = patches.patched(list(video.frames), whole, gemma.VIDEO_BUDGET, self._dtype)
+        values, positions = patches.patched(list(video.frames), whole, gemma.VIDEO_BUDGET, self._pixels)
         counts = [gemma.video_frame_tokens(*whole)] * len(video.frames)
         tokens = self._info.get_video_repl(
             timestamps=list(video.times_s), num_soft_tokens_per_frame=counts, processor=self._hf

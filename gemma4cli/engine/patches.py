@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 from PIL.Image import Resampling
 
+from gemma4cli.engine.towers import SCALE
 from gemma4cli.gemma import PATCH, PATCHES_PER_TOKEN, PIXELS_PER_TOKEN, image_size
 from gemma4cli.media.resize import resized
-
-SCALE = 1 / 255
 
 
 def knows(image_processor: Any) -> bool:
@@ -44,7 +43,8 @@ def patched(pictures: Sequence[NDArray[np.uint8]], whole: tuple[int, int], budge
 
     pictures: uint8 (h, w, 3) each.  whole: width and height that they had before anybody scaled them down.
     budget: soft tokens of each at most, to which its patches are filled up with zeros.
-    Returns `dtype` (n, budget * 9, 768) in 0 to 1, and int64 (n, budget * 9, 2) of column and row, -1 where filled up.
+    Returns `dtype` (n, budget * 9, 768), in 0 to 1 or in bytes where that is uint8, and int64 (n, budget * 9, 2) of
+    column and row, -1 where filled up.
     """
     width, height = image_size(*whole, budget)
     columns, rows = width // PATCH, height // PATCH
@@ -54,7 +54,8 @@ def patched(pictures: Sequence[NDArray[np.uint8]], whole: tuple[int, int], budge
         grid = torch.from_numpy(resized(picture, width, height)).view(rows, PATCH, columns, PATCH, 3)
         # Bytes are whole numbers in any float type, so that one rounding remains, that of the product.
         into.view(rows, columns, PATCH, PATCH, 3).copy_(grid.transpose(1, 2))
-    real.mul_(SCALE)
+    if dtype != torch.uint8:
+        real.mul_(SCALE)
     values[:, rows * columns :] = 0
     return values, _positions(columns, rows, budget).expand(len(pictures), -1, -1)
 

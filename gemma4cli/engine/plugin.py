@@ -32,8 +32,7 @@ def register() -> None:
         _belong_to_the_program()
     from vllm.platforms import current_platform
 
-    towers_by = os.environ.get(towers.SWITCH)
-    if towers_by != "vllm" and (current_platform.is_cuda() or towers_by == "packed"):
+    if towers.wanted():
         towers.install()
     if current_platform.is_cpu():
         _accept_transposed_activations()

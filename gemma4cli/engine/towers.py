@@ -8,13 +8,30 @@ are still those of transformers with vLLM's weights. `scripts/check_towers` comp
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 SWITCH = "GEMMA4_ENGINE_TOWERS"  # for vLLM's processes: `vllm` leaves the towers to it
+SCALE = 1 / 255  # as transformers' processor has it
 PATCHES = 65_536  # at a time, 26 pictures of 280 tokens: enough to fill a GPU
 ATTENTION = "gemma4cli_packed"
+
+
+def wanted() -> bool:
+    """Whether vLLM's processes are to encode by this module: on a GPU, unless the switch is set to `vllm`."""
+    from vllm.platforms import current_platform
+
+    by = os.environ.get(SWITCH, "")
+    return by == "packed" or (by != "vllm" and current_platform.is_cuda())
+
+
+def take_bytes(vllm_config: Any) -> bool:
+    """Whether pixels may come as bytes: half of what they are in bfloat16, on every way from a file to the GPU."""
+    lora = vllm_config.lora_config
+    adapted = lora is not None and getattr(lora, "enable_tower_connector_lora", False)
+    return wanted() and not adapted and not vllm_config.compilation_config.cudagraph_mm_encoder
 
 
 def install() -> None:
@@ -70,7 +87,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def encoded(model: Any, pixels: Any, positions: Any) -> list[Any]:
     """The embeddings of pictures, or frames: of each, `(its soft tokens, width of the language model)`.
 
-    pixels: `(n, patches, 3 * 16 * 16)`, or one tensor a picture where sizes differ.
+    pixels: `(n, patches, 3 * 16 * 16)` in 0 to 1, or bytes, or one tensor a picture where sizes differ.
     positions: of each patch, column and row, `(n, patches, 2)` or a list as well; padding has -1.
     """
     import torch
@@ -128,7 +145,8 @@ def _most(tower: Any) -> int:
     nbytes = 2 * (16 * config.hidden_size + 4 * config.intermediate_size)
     free, _ = torch.cuda.mem_get_info()
     reserved = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return max(1, min(PATCHES, int(free + reserved) // 2 // nbytes))
+    room: int = (free + reserved) // 2 // nbytes
+    return max(1, min(PATCHES, room))
 
 
 def _passes(counts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
@@ -150,6 +168,8 @@ def _pass(model: Any, pixels: Any, positions: Any, counts: list[int]) -> Any:
     tower, device = model.vision_tower, positions[0].device
     # Padding is at the end of a picture.
     patches = torch.cat([picture[:count] for picture, count in zip(pixels, counts, strict=True)]).unsqueeze(0)
+    if patches.dtype == torch.uint8:
+        patches = patches.to(model.model_dtype).mul_(SCALE)
     places = torch.cat([position[:count] for position, count in zip(positions, counts, strict=True)]).unsqueeze(0)
     padding = torch.zeros(places.shape[:2], dtype=torch.bool, device=device)
     bounds = [0]

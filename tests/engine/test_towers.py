@@ -72,6 +72,15 @@ def test_embeddings_are_those_of_transformers(
     torch.testing.assert_close(torch.cat(made), expected, atol=2e-5, rtol=1e-4)
 
 
+def test_bytes_are_the_same_picture(ours: Any) -> None:
+    pixels, places = picture(480, 96, 0, 630)
+    whole = (pixels * 255).round().to(torch.uint8)
+    with torch.inference_mode():
+        (floats,) = towers.encoded(ours, (whole.float() * towers.SCALE)[None], places[None])
+        (made,) = towers.encoded(ours, whole[None], places[None])
+    assert torch.equal(made, floats)
+
+
 @pytest.mark.parametrize("frames", [[30], [48], [49], [192, 20], [400, 399, 41, 7]])
 def test_sounds_are_heard_as_by_transformers(theirs: Any, ours: Any, frames: list[int]) -> None:
     generator = torch.Generator().manual_seed(len(frames))
