@@ -45,3 +45,12 @@ def test_the_users_arguments_win_and_too_small_a_batch_is_refused() -> None:
     assert settings(platform("cpu"), "max_num_seqs=3")["max_num_seqs"] == 3
     with pytest.raises(UsageError, match="max_num_batched_tokens=1024 is too small"):
         settings(platform("cpu"), "max_num_batched_tokens=1024")
+
+
+@pytest.mark.parametrize("most", [1, 3, 48, 256, 300])
+def test_graphs_reach_the_largest_batch_and_the_users_own_win(most: int) -> None:
+    graphs = settings(platform("cuda"), f"max_num_seqs={most}")["cudagraph_capture_sizes"]
+    assert graphs == sorted(set(graphs))
+    assert (graphs[0], graphs[-1]) == (1, most)
+    assert settings(platform("cuda"), "cudagraph_capture_sizes=[1, 8]")["cudagraph_capture_sizes"] == [1, 8]
+    assert "cudagraph_capture_sizes" not in settings(platform("cpu"))
