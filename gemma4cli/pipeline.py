@@ -205,10 +205,11 @@ def rows(
             case Rendered() if event.asked and event.row_index in flights:
                 rendering -= 1
                 nbytes += event.nbytes
-                outputs = Outputs(config, flights.pop(event.row_index).item)
+                outputs, beside = Outputs(config, flights.pop(event.row_index).item), None
                 for place, (item, share) in enumerate(outputs.first(event)):
                     (flight,) = _flights(outputs, [(place, item)], keys)
-                    flight.rendered = replace(share, row_index=flight.item.row_index)
+                    flight.rendered = replace(share, row_index=flight.item.row_index, beside=beside)
+                    beside = flight.item.row_index if beside is None else beside
                     flights[flight.item.row_index] = flight
                     engine.submit(flight.rendered, config.recipe(item.task).sampling)
             case Rendered() if event.row_index in flights:

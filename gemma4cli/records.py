@@ -217,6 +217,7 @@ class Rendered:
     """A row ready for the engine.
 
     payload: the engine's own, opaque to everybody else, about `nbytes` large; or a `transport.Package` of it.
+    beside: the row_index of another output of the same row, at whose engine it finds what was made of their media.
     asked: of a row that is asked several things, the tokens of each; `payload` then is a tuple with one for each, which
         share what was made of the media, and `tokens` is their sum.
     bucket: what makes rows alike to the encoder, such as `image-280`, `audio-10s` or `video-32f`.
@@ -233,6 +234,7 @@ class Rendered:
     render_ms: float
     attempts: int = 1
     asked: tuple[Tokens, ...] = ()
+    beside: int | None = None
     fetched: Fetched = Fetched()
     adapter: str | None = None
 

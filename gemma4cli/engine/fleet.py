@@ -1,5 +1,7 @@
 """Several engines as one: each row goes to the one with the most room, so that a slow engine gets less and none waits.
 
+What shares its media with a row that an engine has joins it there.
+
 Each engine has a supervisor of its own, and so its own deaths, its own search for the row at fault and its own watch
 for silence; while it is down the others go on. The first one starts alone, for engines that start at once would all
 compile the same kernels; the others follow when it is up. One that cannot be started or revived is lost, and its
@@ -182,7 +184,9 @@ class Fleet:
     def _feed(self) -> None:
         """Hands out what waits, as long as somebody has room."""
         while self._backlog:
-            free = [member for member in self._members if member.takes and self._room(member) > 0]
+            beside = self._backlog[0][0].beside
+            free = [member for member in self._members if member.takes and beside in member.inside]
+            free = free or [member for member in self._members if member.takes and self._room(member) > 0]
             if not free:
                 return
             self._give(max(free, key=self._room), *self._backlog.popleft())

@@ -117,6 +117,20 @@ def test_the_first_starts_alone_and_has_rows_meanwhile(fleet_of: Callable[..., F
     assert (fixture.fleet.capacity, fixture.fleet.sequences) == (16, 8)
 
 
+def test_what_shares_its_media_with_a_row_joins_it(fleet_of: Callable[..., Fixture]) -> None:
+    first, second = Engine(), Engine()
+    fixture = fleet_of(first, second)
+    fixture.said.get(timeout=20)
+    for row in range(0, 12, 3):
+        fixture.submit(row)
+        for other in (row + 1, row + 2):
+            share = Rendered(other, None, 0, Tokens(), MediaFacts(), "", 0.0, 0.0, beside=row)
+            fixture.fleet.submit(share, SAMPLING)
+    homes = [{row // 3 for row in engine.answer(6)} for engine in (first, second)]
+    assert [len(home) for home in homes] == [2, 2]
+    assert not homes[0] & homes[1]
+
+
 def test_a_row_goes_to_the_engine_with_the_most_room(fleet_of: Callable[..., Fixture]) -> None:
     first, second = Engine(), Engine()
     fixture = fleet_of(first, second)
