@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from gemma4cli.cli import _errors, _output
 
 if TYPE_CHECKING:
+    from gemma4cli.cli._finish import Finish
     from gemma4cli.cli._options import RunOptions
     from gemma4cli.cli._run import Job
     from gemma4cli.companions import Form
     from gemma4cli.outputs import Output
 
 
-def run_on_ray(job: Job, options: RunOptions, form: Form | None) -> int:
+def run_on_ray(job: Job, options: RunOptions, finish: Finish, form: Form | None) -> int:
     """Runs a job on Ray and returns the exit code.
 
     Raises:
@@ -27,7 +28,7 @@ def run_on_ray(job: Job, options: RunOptions, form: Form | None) -> int:
     lock = outputs.claim(place, options.overwrite)
     try:
         with _output.noise_to(place.state / "engine.log"):
-            code = _run(job, options, place)
+            code = _run(job, options, finish, place)
     finally:
         outputs.release(lock)
     if options.format == "openai":
@@ -38,6 +39,7 @@ def run_on_ray(job: Job, options: RunOptions, form: Form | None) -> int:
 
 
 def _refuse(job: Job, options: RunOptions, form: Form | None) -> None:
+    from gemma4cli import storage
     from gemma4cli.errors import UsageError
 
     here = "Leave one of them out."
@@ -45,6 +47,7 @@ def _refuse(job: Job, options: RunOptions, form: Form | None) -> None:
         ("--gpus", options.gpus is not None, "Ray has an actor for each GPU; --engines says for how many."),
         ("--shard", options.shard is not None, "Ray divides the work by itself; leave --shard out."),
         ("-o -", job.output == "-", "Name a folder or a .parquet file that all machines reach."),
+        ("an output on a store", storage.is_remote(job.output), "Use a shared file system, or --shard without Ray."),
         ("--dedupe", options.dedupe, here),
         (
             "files beside the rows",
@@ -56,7 +59,7 @@ def _refuse(job: Job, options: RunOptions, form: Form | None) -> None:
             raise UsageError(f"--on ray does not go with {flag}", hint)
 
 
-def _run(job: Job, options: RunOptions, place: Output) -> int:
+def _run(job: Job, options: RunOptions, finish: Finish, place: Output) -> int:
     from gemma4cli import parts, strict_json
     from gemma4cli.cluster import run
     from gemma4cli.stats import Stats
@@ -65,6 +68,7 @@ def _run(job: Job, options: RunOptions, place: Output) -> int:
     with run.connected(options.address):
         work, inputs, left = run.begin(job.config, job.model, job.inputs, place, job.fingerprint, job.resume)
         kept_ok, kept_failed = sum(each.ok for each in left), sum(each.failed for each in left)
+        finish.kept = {"ok": kept_ok, "failed": kept_failed}
         stats = Stats(sum(each.rows for each in left), job.config.limits.max_failures)
         if work is None:
             if not quiet:
@@ -76,7 +80,7 @@ def _run(job: Job, options: RunOptions, place: Output) -> int:
             engines = run.answer(work, inputs, left, cluster, stats)
             summary = stats.summary(job.config.as_dict(), engines)
             run.put_together(work, left)
-    summary["kept"] = {"ok": kept_ok, "failed": kept_failed}
+    summary["kept"], finish.summary = finish.kept, summary
     with parts.whole_file(place.state / "summary.json") as temporary:
         temporary.write_bytes(strict_json.encode(summary, indent=2) + b"\n")
     if not quiet:

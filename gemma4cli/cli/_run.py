@@ -149,7 +149,7 @@ def _run(task: str, options: RunOptions, finish: Finish, form: Form | None, **ow
     if options.on is not None:
         from gemma4cli.cli._cluster import run_on_ray
 
-        return run_on_ray(job, options, form)
+        return run_on_ray(job, options, finish, form)
     config, model, inputs, output = job.config, job.model, job.inputs, job.output
     in_openai = options.format == "openai"
     sink = Sink.open(

@@ -44,8 +44,10 @@ def rows_of(path: Path) -> pa.Table:
 def test_shards_that_run_at_once_and_are_merged_are_the_output_of_one_run(
     gemma4, manifest: Path, tmp_path: Path, output: str
 ) -> None:
+    ask = ("caption", manifest, *FAKE, "--prompt", "What weighs {{ weight }}?")
+
     def run(number: int) -> subprocess.CompletedProcess[str]:
-        return gemma4("caption", manifest, *FAKE, "-o", output, "--shard", f"{number}/3")
+        return gemma4(*ask, "-o", output, "--shard", f"{number}/3")
 
     with ThreadPoolExecutor() as threads:
         runs = list(threads.map(run, range(3)))
@@ -55,9 +57,9 @@ def test_shards_that_run_at_once_and_are_merged_are_the_output_of_one_run(
     assert merged.returncode == 3, merged.stderr
     assert merged.stderr == f"3 shards merged: 39 rows ok, 1 failed in {output}\n"
     whole = tmp_path / f"whole{Path(output).suffix}"
-    assert gemma4("caption", manifest, *FAKE, "-o", whole).returncode == 3
+    assert gemma4(*ask, "-o", whole).returncode == 3
     assert rows_of(tmp_path / output).equals(rows_of(whole), check_metadata=True)
-    again = gemma4("caption", manifest, *FAKE, "-o", output, "--engine-arg", "start_s=1000", timeout=20)
+    again = gemma4(*ask, "-o", output, "--engine-arg", "start_s=1000", timeout=20)
     assert "nothing is left to do: 40 rows" in again.stderr
     assert "there is nothing to merge" in gemma4("merge", output).stderr
     assert json.loads(gemma4("inspect", output, "--json").stdout)["state"] == "finished"

@@ -49,7 +49,7 @@ def test_a_run_that_begins_here_ends_on_ray_as_it_would_have_ended_here(gemma4, 
 
 def test_a_recipe_on_ray_into_one_file(gemma4, manifest: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
-        'task = "annotate"\ninputs = ["rows.jsonl"]\nengine = "fake"\nprompt = "Is it red?"\nchoices = "yes,no"\n'
+        'task = "annotate"\ninputs = ["rows.jsonl"]\nengine = "fake"\nprompt = "Is {{ id }} red?"\nchoices = "yes,no"\n'
     )
     assert gemma4("run", "mine.toml", "-o", "whole.parquet").returncode == 3
     done = gemma4("run", "mine.toml", "-o", "out.parquet", "--on", "ray", "--engines", "2", timeout=240)
@@ -65,6 +65,7 @@ def test_a_recipe_on_ray_into_one_file(gemma4, manifest: Path, tmp_path: Path) -
         (("--address", "auto"), "--address is about a cluster"),
         (("--on", "ray", "--shard", "0/2"), "leave --shard out"),
         (("--on", "ray", "-o", "-"), "does not go with -o -"),
+        (("--on", "ray", "-o", "memory://out"), "does not go with an output on a store"),
         (("--on", "ray", "--dedupe"), "does not go with --dedupe"),
         (("--on", "ray", "--sidecar", "txt"), "does not go with files beside the rows"),
     ],
