@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -13,6 +12,7 @@ from gemma4cli.cluster.work import Work
 from gemma4cli.pool import RenderPool
 from gemma4cli.records import Item, Rendered, Split, Unrendered
 from gemma4cli.render import RenderJob
+from gemma4cli.transport import contents
 
 Outcome = Rendered | Unrendered | Split
 _TEND_S = 1.0
@@ -54,9 +54,5 @@ class Render:
 
     def _deliver(self, outcome: Outcome) -> None:
         if isinstance(outcome, Rendered):
-            outcome = replace(outcome, payload=_contents(outcome.payload))
+            outcome = replace(outcome, payload=contents(outcome.payload))
         self._open.pop(outcome.row_index).set_result(outcome)
-
-
-def _contents(payload: Any) -> Any:
-    return payload

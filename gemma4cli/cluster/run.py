@@ -112,11 +112,7 @@ def _look_for(address: str) -> None:
 
 
 def cluster_for(config: RunConfig, engines: int | None) -> Cluster:
-    """How the machines that are there now are used for a run.
-
-    Raises:
-        UsageError: it needs GPUs, and there are none.
-    """
+    """How the machines that are there now are used for a run."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
