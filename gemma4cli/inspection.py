@@ -84,10 +84,10 @@ def inspect(output: str) -> Report:
         UsageError: there is no output of ours.
         JobError: it cannot be read.
     """
-    place = _place(output)
+    place = place_of(output)
     for attempt in range(_ATTEMPTS):
         try:
-            return replace(_report(place, _read(place)), output=output)
+            return replace(report_at(place), output=output)
         except DamagedPartError as error:
             # The job may have put its parts together just now, so that what was there a moment ago is not.
             if attempt + 1 == _ATTEMPTS:
@@ -135,10 +135,11 @@ def read(output: str) -> Ledger:
     Raises:
         UsageError: there is no output of ours.
     """
-    return _read(_place(output))
+    return _read(place_of(output))
 
 
-def _place(output: str) -> Output:
+def place_of(output: str) -> Output:
+    """Where an output lies, or its likeness where it is elsewhere. Raises UsageError where there is none of ours."""
     shown = printable(output)
     if output == "-":
         raise UsageError("standard output cannot be inspected", "name a folder, a .parquet or a .jsonl file")
@@ -157,6 +158,11 @@ def _read(place: Output) -> Ledger:
     except OSError as error:
         message = f"cannot read {printable(str(place.path))}: {error.strerror or error}"
         raise UsageError(message, "is it yours to read?") from error
+
+
+def report_at(place: Output) -> Report:
+    """What an output holds. Raises UsageError, and DamagedPartError where a file cannot be read."""
+    return _report(place, _read(place))
 
 
 def _report(place: Output, found: Ledger) -> Report:

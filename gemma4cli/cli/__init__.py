@@ -13,6 +13,7 @@ from gemma4cli.cli.doctor import doctor
 from gemma4cli.cli.inspect import inspect
 from gemma4cli.cli.merge import merge
 from gemma4cli.cli.plan import plan
+from gemma4cli.cli.push import push
 from gemma4cli.cli.recipes import recipes
 from gemma4cli.cli.run import run
 from gemma4cli.cli.transcribe import transcribe
@@ -61,6 +62,7 @@ app.command()(demo)
 app.command()(plan)
 app.command()(inspect)
 app.command()(merge)
+app.command()(push)
 app.command()(doctor)
 
 

@@ -29,6 +29,7 @@ def run_on_ray(job: Job, options: RunOptions, finish: Finish, form: Form | None)
     try:
         with _output.noise_to(place.state / "engine.log"):
             code = _run(job, options, finish, place)
+            _output.write_card(place.path)
     finally:
         outputs.release(lock)
     if options.format == "openai":

@@ -192,6 +192,18 @@ def print_line(line: str) -> None:
     console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def write_card(path: Path) -> None:
+    """Writes the card of an output that is done; that it cannot be written is no more than a note."""
+    from gemma4cli import card, outputs
+    from gemma4cli.errors import Gemma4Error
+    from gemma4cli.parts import DamagedPartError
+
+    try:
+        card.write(outputs.locate(str(path)))
+    except (OSError, ValueError, Gemma4Error, DamagedPartError) as error:
+        print_line(f"note: no card was written: {error}")
+
+
 def _phase(stats: Stats, what: str) -> str:
     return what if stats.generating else f"{what}: loading the model"
 

@@ -194,6 +194,8 @@ def _run(task: str, options: RunOptions, finish: Finish, form: Form | None, **ow
                     raise
         if in_openai and sink.path is not None:
             openai_batch.write(sink.path, config.model)
+        if sink.path is not None and job.shard is None:
+            _output.write_card(sink.path)
     finish.summary = summary
     rates.record(config, stats.pace)
     if not options.quiet:

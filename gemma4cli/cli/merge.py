@@ -25,11 +25,15 @@ def merge(
     The output is then what one run would have made, and can be resumed as
     such. What is missing or not done is named, and nothing is changed.
     """
-    from gemma4cli import merging
+    from pathlib import Path
+
+    from gemma4cli import merging, storage
     from gemma4cli.cli import _output
     from gemma4cli.escaping import printable
 
     found = merging.merge(output)
+    if not storage.is_remote(output):
+        _output.write_card(Path(output))
     if not quiet:
         rows = f"{found.ok:,} rows ok" + (f", {found.failed:,} failed" if found.failed else "")
         rows += f", {found.skipped:,} skipped" if found.skipped else ""
