@@ -47,7 +47,6 @@ def _refuse(job: Job, options: RunOptions, form: Form | None) -> None:
     for flag, given, hint in (
         ("--gpus", options.gpus is not None, "Ray has an actor for each GPU; --engines says for how many."),
         ("--shard", options.shard is not None, "Ray divides the work by itself; leave --shard out."),
-        ("--gpus", options.gpus is not None, "Ray knows the GPUs; --engines says how many engines there are to be."),
         ("-o -", job.output == "-", "Name a folder or a .parquet file that all machines reach."),
         ("an output on a store", storage.is_remote(job.output), "Use a shared file system, or --shard without Ray."),
         ("--dedupe", options.dedupe, here),

@@ -66,7 +66,7 @@ def test_a_recipe_on_ray_into_one_file(gemma4, manifest: Path, tmp_path: Path) -
         (("--on", "ray", "--shard", "0/2"), "leave --shard out"),
         (("--on", "ray", "-o", "-"), "does not go with -o -"),
         (("--on", "ray", "-o", "memory://out"), "does not go with an output on a store"),
-        (("--on", "ray", "--gpus", "2"), "Ray knows the GPUs"),
+        (("--on", "ray", "--gpus", "2"), "Ray has an actor for each GPU"),
         (("--on", "ray", "--dedupe"), "does not go with --dedupe"),
         (("--on", "ray", "--sidecar", "txt"), "does not go with files beside the rows"),
     ],
