@@ -102,6 +102,9 @@ def write(family: str, folder: Path, seed: int = 0) -> Path:
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if name.endswith(("position_embedding_table", "pos_embedding")):
             torch.nn.init.normal_(tensor.data, std=0.5)
+        elif name.endswith(("q_norm.weight", "k_norm.weight")):
+            # Attention here has no 1 / sqrt(d) of its own; at first it would be a lottery, in which rounding decides.
+            torch.nn.init.constant_(tensor.data, tensor.numel() ** -0.25)
         elif name.endswith("language_model.norm.weight"):
             tensor.data.mul_(8.0)  # answers that are sure of themselves tell faults from rounding
     made = folder / "made"
