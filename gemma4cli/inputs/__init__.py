@@ -16,9 +16,9 @@ import pyarrow as pa
 from gemma4cli import storage
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
-from gemma4cli.inputs import files, folders, hub, jsonl, parquet, remote, tars
+from gemma4cli.inputs import delimited, files, folders, hub, jsonl, parquet, remote, tars
 from gemma4cli.inputs.manifests import Table, open_table
-from gemma4cli.inputs.names import JSONL_EXTENSIONS, PARQUET_EXTENSIONS, extension, is_shard
+from gemma4cli.inputs.names import DELIMITED_EXTENSIONS, JSONL_EXTENSIONS, PARQUET_EXTENSIONS, extension, is_shard
 from gemma4cli.inputs.opened import file_at
 from gemma4cli.inputs.options import InputOptions, Inputs
 from gemma4cli.records import Item, Kind
@@ -64,7 +64,13 @@ class _Argument(NamedTuple):
     version: str | None = None
 
 
-_WORDS = {"jsonl": "the manifest", "parquet": "the manifest", "shard": "the shard", "data set": "the data set"}
+_WORDS = {
+    "jsonl": "the manifest",
+    "csv": "the manifest",
+    "parquet": "the manifest",
+    "shard": "the shard",
+    "data set": "the data set",
+}
 
 
 def _expanded(text: str) -> list[_Argument]:
@@ -109,6 +115,8 @@ def _format(path: str) -> str:
     if is_shard(path):
         return "shard"
     suffix = extension(path)
+    if suffix in DELIMITED_EXTENSIONS:
+        return "csv"
     return "jsonl" if suffix in JSONL_EXTENSIONS else "parquet" if suffix in PARQUET_EXTENSIONS else "file"
 
 
@@ -153,6 +161,10 @@ def _of_format(format_: str, paths: list[str], options: InputOptions, folder: st
     at = partial(file_at, allow_private_hosts=options.allow_private_hosts)
     if format_ == "jsonl":
         return jsonl.open_lines([at(path, whole=True) for path in paths], None if options.where else options.limit)
+    if format_ == "csv":
+        return delimited.open_delimited(
+            [at(path, whole=True) for path in paths], None if options.where else options.limit
+        )
     sources = [at(path) for path in paths]
     if format_ == "shard":
         return tars.open_tars(sources, options.kinds, options.media_columns)

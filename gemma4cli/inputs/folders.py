@@ -10,7 +10,7 @@ from pathlib import Path
 from gemma4cli import storage
 from gemma4cli.errors import ParseError, UsageError
 from gemma4cli.escaping import printable
-from gemma4cli.inputs import jsonl, parquet
+from gemma4cli.inputs import delimited, jsonl, parquet
 from gemma4cli.inputs.files import Found, Walk
 from gemma4cli.inputs.manifests import Entry, Table, Wanted
 from gemma4cli.inputs.names import EXTENSIONS, JSONL_EXTENSIONS, PARQUET_EXTENSIONS, extension, is_shard
@@ -18,7 +18,7 @@ from gemma4cli.inputs.opened import file_at
 from gemma4cli.inputs.options import InputOptions
 
 _FILE_NAME = "file_name"
-_LISTS = ("metadata.jsonl", "metadata.parquet")
+_LISTS = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 _DATA = frozenset[str]().union(PARQUET_EXTENSIONS, JSONL_EXTENSIONS - {".json"}, *EXTENSIONS.values())
 
 
@@ -38,7 +38,8 @@ def open_listing(folder: str, lists: Sequence[Found], options: InputOptions) -> 
     if formats == {".parquet"}:
         table = parquet.open_parquet([file_at(each.shown) for each in lists], printable(folder))
     else:
-        table = jsonl.open_lines([file_at(each.shown, whole=True) for each in lists], None)
+        open_lines = delimited.open_delimited if formats == {".csv"} else jsonl.open_lines
+        table = open_lines([file_at(each.shown, whole=True) for each in lists], None)
     if _FILE_NAME not in table.schema.names:
         return None
     root = folder if storage.is_remote(folder) else str(Path(folder).absolute())

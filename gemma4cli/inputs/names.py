@@ -20,6 +20,7 @@ EXTENSIONS: dict[Kind, frozenset[str]] = {
     Kind.VIDEO: frozenset(_VIDEO.split()),
 }
 JSONL_EXTENSIONS = frozenset({".jsonl", ".ndjson", ".json"})
+DELIMITED_EXTENSIONS = frozenset({".csv", ".tsv"})
 PARQUET_EXTENSIONS = frozenset({".parquet", ".pq"})
 _SHARD_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 
