@@ -87,12 +87,19 @@ def processor_config(family: str) -> dict[str, Any]:
     return made
 
 
-def write(family: str, folder: Path, seed: int = 0) -> Path:
-    """Writes a whole checkpoint of a family and returns its folder."""
+def write(family: str, folder: Path, seed: int = 0, bidirectional: bool = True) -> Path:
+    """Writes a whole checkpoint of a family and returns its folder.
+
+    bidirectional: whether the tokens of an image attend to one another both ways, where the family's do. vLLM's CPU
+        build cannot do that, and says nothing.
+    """
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     blueprint.write(folder)
-    (folder / "config.json").write_text(json.dumps(config(family), indent=1) + "\n")
+    about = config(family)
+    if not bidirectional:
+        about["text_config"]["use_bidirectional_attention"] = None
+    (folder / "config.json").write_text(json.dumps(about, indent=1) + "\n")
     (folder / "processor_config.json").write_text(json.dumps(processor_config(family), indent=1) + "\n")
     tokens = json.loads((folder / "tokenizer_config.json").read_text())
     tokens["processor_class"] = processor_config(family)["processor_class"]
