@@ -239,11 +239,14 @@ def _placed(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
         match name, value:
             case "inputs", list():
                 placed[name] = [path(text) for text in value]
-            case "choices", str() if value.startswith("@"):
+            case "lora", list():
+                parts = [text.partition("=") for text in value]
+                placed[name] = [f"{adapter}{equals}{path(folder)}" for adapter, equals, folder in parts]
+            case (("choices" | "suppress_tokens"), str()) if value.startswith("@"):
                 placed[name] = f"@{path(value[1:])}"
             case "schema", str() if value[:1] != "{" and (":" not in value or (base / value).exists()):
                 placed[name] = path(value)
-            case "model", str() if value.startswith(("./", "../", "~/")):
+            case (("model" | "speculative"), str()) if value.startswith(("./", "../", "~/")):
                 placed[name] = path(value)
             case _, str() if name in _PATHS:
                 placed[name] = path(value)

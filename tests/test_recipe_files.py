@@ -83,6 +83,14 @@ def test_paths_are_relative_to_the_recipe(tmp_path: Path) -> None:
     )
 
 
+def test_adapters_and_drafters_lie_beside_the_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('task = "annotate"\nlora = ["a=adapters/a", "b=/else/b"]\nspeculative = "./drafter"\n')
+    values = recipe_files.read(path, keys()).settings.values
+    assert values["lora"] == [f"a={tmp_path}/adapters/a", "b=/else/b"]
+    assert values["speculative"] == str(tmp_path / "drafter")
+
+
 def test_a_schema_may_be_written_out(tmp_path: Path) -> None:
     text = 'task = "annotate"\n[schema]\ntype = "object"\nproperties.name = { type = "string" }'
     schema = json.loads(read(tmp_path, text).settings.values["schema"])

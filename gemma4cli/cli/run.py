@@ -26,8 +26,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "translate": transcribe,
 }
 _SECTIONS = {SAMPLING: "sampling", MEDIA: "media", LIMITS: "limits"}
-# Thinking is switched in the system turn, which outputs have in common.
-_NOT_OF_AN_OUTPUT = ("answer_retries", "thinking", "thinking_budget")
+# Thinking is switched in the system turn, which outputs have in common; what is suppressed is the engine's.
+_NOT_OF_AN_OUTPUT = ("answer_retries", "thinking", "thinking_budget", "suppress_tokens")
 # Of these, what is said on a higher level leaves nothing of the others.
 _INSTEAD = (("prompt", "prompt_file"), ("system", "system_file"), ("schema", "choices", "regex"))
 _KINDS: dict[str, type] = {"bool": bool, "int": int, "float": float, "list": list}
