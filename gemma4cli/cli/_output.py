@@ -275,5 +275,5 @@ def print_summary(summary: dict[str, Any], output: str) -> None:
     each = summary["engine"].get("engines", [])
     for engine in each if len(each) > 1 else []:
         starved = "" if engine["starved"] is None else f", starved {engine['starved']:.0%}"
-        deaths = f", died {engine['deaths']} times" if engine["deaths"] else ""
+        deaths = f", died {engine['deaths']} times".replace("died 1 times", "died once") if engine["deaths"] else ""
         print_line(f"  {engine['name']}: {engine['rows']:,} rows{starved}{deaths}{', lost' if engine['lost'] else ''}")

@@ -382,7 +382,8 @@ def _job(
 
     def notice(line: str) -> None:
         if not options.quiet:
-            _output.print_line(f"note: {line}")
+            with contextlib.suppress(OSError):  # nobody reads it any more, which is no engine's concern
+                _output.print_line(f"note: {line}")
 
     with (
         _output.display(stats, f"{config.task} with {model.name}", options.quiet),

@@ -141,3 +141,15 @@ def test_ctrl_c_finishes_the_rows_that_are_in_the_engines(manifest: Path, tmp_pa
     found = rows(tmp_path)
     assert 0 < len(found) < ROWS
     assert {row["status"] for row in found} == {"ok"}
+
+
+def test_a_run_whose_notes_nobody_reads_is_done(manifest: Path, tmp_path: Path) -> None:
+    words = arguments(manifest, "start_s=0.2")
+    command = Path(sys.executable).with_name("gemma4")
+    with subprocess.Popen([command, *words], cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert b"loading the model" in process.stderr.readline()
+        process.stderr.close()
+        process.wait(timeout=60)
+    assert {row["status"] for row in rows(tmp_path)} == {"ok"}
+    assert len(rows(tmp_path)) == ROWS

@@ -148,3 +148,15 @@ def test_a_row_that_comes_again_after_it_killed_is_tried_alone() -> None:
     supervisor.close()
     assert [row for row, event in second.items() if event.failure] == [3]
     assert supervisor.deaths == deaths + 1
+
+
+def test_what_nobody_foresaw_ends_the_wait_for_its_rows() -> None:
+    def taking(takes: bool) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    got: queue.SimpleQueue[Generation | EngineError] = queue.SimpleQueue()
+    supervisor = Supervisor(Mortal(frozenset(), 1), 3, 30, taking)
+    supervisor.start(got.put)
+    supervisor.submit(rendered(0), SAMPLING)
+    assert "BrokenPipeError: nobody reads" in str(got.get(timeout=20))
+    supervisor.close()
