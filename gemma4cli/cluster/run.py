@@ -34,9 +34,10 @@ SHARD_ROWS = 50_000
 WRITE_ROWS = 256  # of a part, for each engine
 _MOST_WRITE_ROWS = 4096
 _CONNECT_S = 10.0
-_LIGHT = 0.1  # of a CPU, as Ray counts them: for tasks that mostly wait
-# Of the CPUs that an actor renders on, as Ray counts them: its own tasks, of a CPU each, must always find room.
-_RENDER_SHARE = 0.25
+# CPUs as Ray counts them. Of the tasks only those that read take one, for Ray puts them together with the cutting of
+# their rows into blocks, which does; actors must leave it to them, and there may be one CPU in all.
+_RENDER_SHARE = 0.25  # of the CPUs that an actor renders on
+_NONE = 0
 _MOST_CORES = 16  # of an actor that renders
 
 
@@ -208,7 +209,7 @@ def survey(work: Work, inputs: Any) -> list[reading.Left]:
     """
     import ray
 
-    look = ray.remote(num_cpus=_LIGHT)(reading.survey)
+    look = ray.remote(num_cpus=1)(reading.survey)
     begun = {shard.number for shard in shards.begun(work.place)}
     found = dict(zip(begun, _got([look.remote(work, inputs, number) for number in begun]), strict=True))
     left = [found.get(number) or reading.Left(number, work.shard(number).rows) for number in range(work.of)]
@@ -230,18 +231,18 @@ def answer(work: Work, inputs: Any, left: list[reading.Left], cluster: Cluster, 
     numbers = [each.number for each in left if each.rows]
     if not numbers:
         return {}
-    (setup,) = _got([ray.remote(num_cpus=_LIGHT, num_gpus=cluster.gpus)(configure).remote(work)])
+    (setup,) = _got([ray.remote(num_cpus=_NONE, num_gpus=cluster.gpus)(configure).remote(work)])
     blocks = ceil(1.5 * setup.capacity / reading.BLOCK_ROWS) + 1
     rows = (
         ray.data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
-        .map_batches(reading.rows, batch_size=1, batch_format="numpy", fn_args=[work, [inputs]], num_cpus=_LIGHT)
+        .map_batches(reading.rows, batch_size=1, batch_format="numpy", fn_args=[work, [inputs]])
         .repartition(target_num_rows_per_block=reading.BLOCK_ROWS)
         .map_batches(
             Render,
             fn_constructor_args=[work, setup.job, cluster.cores],
             batch_size=None,
             batch_format="pyarrow",
-            num_cpus=_RENDER_SHARE * cluster.cores,
+            num_cpus=_RENDER_SHARE * cluster.cores if cluster.cores > 1 else _NONE,
             compute=_pool(ActorPoolStrategy, cluster.renderers, 2),
         )
         .map_batches(
@@ -249,7 +250,7 @@ def answer(work: Work, inputs: Any, left: list[reading.Left], cluster: Cluster, 
             fn_constructor_args=[work],
             batch_size=None,
             batch_format="pyarrow",
-            num_cpus=_LIGHT,
+            num_cpus=_NONE,
             num_gpus=cluster.gpus or None,
             compute=_pool(ActorPoolStrategy, cluster.engines, blocks),
         )
@@ -258,7 +259,7 @@ def answer(work: Work, inputs: Any, left: list[reading.Left], cluster: Cluster, 
             batch_size=min(_MOST_WRITE_ROWS, WRITE_ROWS * cluster.engines),
             batch_format="pyarrow",
             fn_args=[work],
-            num_cpus=_LIGHT,
+            num_cpus=_NONE,
         )
     )
     with _reported():
