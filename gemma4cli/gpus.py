@@ -95,7 +95,7 @@ def places(asked: Gpus | None, each: int, devices: Sequence[str] | None, cores: 
             raise UsageError(
                 f"an engine of {each} GPUs does not fit: there {_are(len(devices))}", "Lower --tensor-parallel."
             )
-        return [Place("the engine")]
+        return [Place("engine")]
     if devices is None:
         return _on_cores(asked, each, cores)
     chosen = _chosen(asked, devices)

@@ -100,7 +100,7 @@ def test_what_is_not_there_is_refused(
 
 
 def test_one_engine_is_left_where_it_is() -> None:
-    assert gpus.places(None, 2, EIGHT) == gpus.places(None, 1, None, range(4)) == [Place("the engine")]
+    assert gpus.places(None, 2, EIGHT) == gpus.places(None, 1, None, range(4)) == [Place("engine")]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ import pickle
 import select
 import signal
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,6 +28,7 @@ from gemma4cli.gpus import Place
 from gemma4cli.records import Generation
 from gemma4cli.transport import Channel, Memory, Package
 
+NAME = "gemma4 "  # of the processes begins with it, as ps and top show
 REPORT_S = 0.5  # between reports of progress
 LAST_S = 10.0  # that killed processes get to be gone; a driver takes its time to give memory back
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
@@ -43,7 +46,8 @@ class Child:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # what outlives the process comes to us, to be waited for
         context = multiprocessing.get_context("spawn")
         self.channel = Channel(near)
-        self._process = context.Process(target=_serve, args=(far, place, tuple(preload)), name=f"gemma4 {place.name}")
+        self.name = f"{NAME}{place.name}"
+        self._process = context.Process(target=_serve, args=(far, place, tuple(preload)), name=self.name)
         # A Ctrl-C before it has a group of its own is not meant for it. It inherits this, and takes it back.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -100,16 +104,25 @@ def _serve(line: socket.socket, place: Place, preload: Sequence[str]) -> None:
     for module in preload:
         with contextlib.suppress(Exception):  # then the engine's start says what is wrong
             importlib.import_module(module)
-    channel = Channel(line)
-    with contextlib.suppress(OSError, EOFError):  # the owner has gone, or has closed its end
-        engine = _started(channel)
-        if engine is None:
-            return
-        threading.Thread(target=_report, args=(engine, channel), daemon=True).start()
-        while True:
-            (rendered, sampling), descriptor = channel.receive()
-            memory = None if descriptor is None else Memory(descriptor)
-            engine.submit(replace(rendered, payload=Package(rendered.payload, memory)), sampling)
+    try:
+        _work(Channel(line))
+    except (OSError, EOFError):
+        pass  # the owner has gone
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    os.killpg(0, signal.SIGKILL)  # what the engine started would be waited for else
+
+
+def _work(channel: Channel) -> None:
+    engine = _started(channel)
+    if engine is None:
+        return
+    threading.Thread(target=_report, args=(engine, channel), daemon=True).start()
+    while True:
+        (rendered, sampling), descriptor = channel.receive()
+        memory = None if descriptor is None else Memory(descriptor)
+        engine.submit(replace(rendered, payload=Package(rendered.payload, memory)), sampling)
 
 
 def _started(channel: Channel) -> Engine | None:
@@ -122,6 +135,7 @@ def _started(channel: Channel) -> Engine | None:
         channel.send(error)
         return None
     except Exception as error:
+        traceback.print_exc()  # to the log
         channel.send(EngineError(f"the engine did not start: {type(error).__name__}: {error}"))
         return None
     channel.send(Started())

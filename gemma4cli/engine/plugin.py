@@ -19,6 +19,7 @@ import signal
 from typing import Any
 
 from gemma4cli.engine import towers
+from gemma4cli.engine.child import NAME
 
 OWNER = "GEMMA4_ENGINE_OWNER"  # set by the program that starts an engine; other users of vLLM are left alone
 PR_SET_PDEATHSIG = 1
@@ -47,7 +48,7 @@ def _belong_to_the_program() -> None:
 
 def _is_a_front_end() -> bool:
     """A process of `engine.child`, which sees to its end by itself."""
-    return multiprocessing.current_process().name.startswith("gemma4 ")
+    return multiprocessing.current_process().name.startswith(NAME)
 
 
 def _in_the_owners_group() -> bool:

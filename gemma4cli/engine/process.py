@@ -66,7 +66,7 @@ class EngineProcess:
             child.channel.send(pickle.dumps(self._engine))
             said, _ = child.channel.receive()
         except (OSError, EOFError):
-            said = EngineError(f"the process of the engine on {self._place.name} {child.last_words()} while it started")
+            said = EngineError(f"the process '{child.name}' {child.last_words()} while it started")
         if not isinstance(said, Started):
             self.close()
             assert isinstance(said, EngineError)
@@ -133,4 +133,4 @@ class EngineProcess:
                         return
         except (OSError, EOFError):
             if not child.ending:
-                deliver(EngineError(f"the process of the engine on {self._place.name} {child.last_words()}"))
+                deliver(EngineError(f"the process '{child.name}' {child.last_words()}"))

@@ -106,7 +106,7 @@ def test_a_process_that_is_killed_is_an_engine_that_died(engine: EngineProcess, 
     os.kill(engine._child.pid, signal.SIGKILL)
     error = events.get(timeout=20)
     assert isinstance(error, EngineError)
-    assert str(error) == "the process of the engine on engine 0 was ended by SIGKILL"
+    assert str(error) == "the process 'gemma4 engine 0' was ended by SIGKILL"
     engine.close()
     assert events.empty()
 
