@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from gemma4cli import __version__, gpus, resources
@@ -174,6 +175,15 @@ def codecs(model: str) -> Iterator[Finding]:
     )
 
 
+def stores(model: str) -> Iterator[Finding]:
+    packages = {"s3://": "s3fs", "gs://": "gcsfs", "az://": "adlfs"}
+    have = [name for name, package in packages.items() if find_spec(package) is not None]
+    lack = [f"{name} takes {package}" for name, package in packages.items() if find_spec(package) is None]
+    yield Finding(
+        State.OK, "stores", ", ".join(["https://", "hf://", *have]) + (f"; {', '.join(lack)}" if lack else "")
+    )
+
+
 def checkpoint(model: str) -> Iterator[Finding]:
     from gemma4cli import models
 
@@ -243,6 +253,7 @@ CHECKS: tuple[Callable[[str], Iterator[Finding]], ...] = (
     accelerator,
     engine,
     codecs,
+    stores,
     features,
     checkpoint,
 )

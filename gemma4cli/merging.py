@@ -7,6 +7,7 @@ output whole, and the same command does what is missing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gemma4cli import assembly, identity, keys, ledger, outputs, parts, shards, storage, strict_json
+from gemma4cli import assembly, card, identity, keys, ledger, outputs, parts, shards, storage, strict_json
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.ledger import Source
@@ -51,6 +52,8 @@ def merge(output: str) -> Merged:
         mirror.claim()
         with mirror.told():
             merged = merge_at(mirror.place, output)
+        with contextlib.suppress(OSError):  # the rows are what counts
+            card.write(mirror.place)
         mirror.send(last=True)
         return merged
     finally:

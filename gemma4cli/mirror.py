@@ -280,7 +280,7 @@ class Mirror:
         except UsageError:
             raise
         except ImportError as error:
-            raise UsageError(f"{storage.shown(self.uri)}: {storage.reason(error)}", "pip install it") from error
+            raise UsageError(f"{storage.shown(self.uri)}: {storage.reason(error)}", storage.INSTALL) from error
         except Exception as error:  # each file system has exceptions of its own
             message = f"cannot use {storage.shown(self.uri)} for output: {storage.reason(error)}"
             raise UsageError(message, "is the address right, and may you write there?") from error

@@ -20,7 +20,7 @@ from multiprocessing import forkserver
 
 from pebble import ProcessExpired, ProcessPool
 
-from gemma4cli import render_worker, resources
+from gemma4cli import render_worker, resources, storage
 from gemma4cli.errors import FetchError
 from gemma4cli.media.remote import held
 from gemma4cli.records import Failure, Item, MediaFacts, Rendered, Split, Stage, Unrendered
@@ -60,7 +60,7 @@ class RenderPool:
         self.workers = max(1, min(most, rows if rows is not None else most))
         self._media = job.config.media.options()
         self._context = multiprocessing.get_context("forkserver")
-        self._start_server(job.renderer.preload)
+        self._start_server([*job.renderer.preload, *storage.modules(job.config.media.allow_protocols)])
         self._lock = threading.RLock()
         self._open: dict[int, _Ticket] = {}  # by the key of the row
         self._inbox = Inbox()

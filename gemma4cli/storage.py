@@ -18,6 +18,7 @@ _OWN = frozenset({"file", "local", "data", "http", "https"})
 # The host is the store's own, whatever the rest of the URI says. Others may lead to hosts that only this machine can
 # reach, as may those inside others (`zip://a.jpg::http://...`).
 STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oss", "oci", "tos", "memory"})
+INSTALL = "install the package of the store beside gemma4: pip install 'gemma4cli[s3]', [gs] or [azure]"
 _SECRET = re.compile(r"//[^/@]*@")
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "checksum", "mtime", "LastModified", "last_modified", "updated",
              "created")  # fmt: skip
@@ -53,6 +54,14 @@ def filesystem(uri: str) -> tuple[Any, str]:
 def is_shared(uri: str) -> bool:
     """Whether other processes find there what this one does."""
     return "memory" not in protocols(uri)
+
+
+def modules(protocols: Iterable[str]) -> list[str]:
+    """The modules that open URIs of some protocols; importing one may take seconds."""
+    from fsspec.registry import known_implementations
+
+    classes = (known_implementations[name]["class"] for name in sorted(protocols) if name in known_implementations)
+    return [name.rpartition(".")[0] for name in classes]
 
 
 def refusal(uri: str, allowed: Iterable[str]) -> str:

@@ -92,6 +92,6 @@ def _filesystem(uri: str) -> tuple[Any, str]:
     try:
         return storage.filesystem(uri)
     except ImportError as error:
-        raise UsageError(f"cannot read {storage.shown(uri)}: {storage.reason(error)}", "pip install it") from error
+        raise UsageError(f"cannot read {storage.shown(uri)}: {storage.reason(error)}", storage.INSTALL) from error
     except Exception as error:
         raise UsageError(f"cannot read {storage.shown(uri)}: {storage.reason(error)}") from error
