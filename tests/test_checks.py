@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4cli import checks
+from gemma4cli import checks, gpus
 
 
 def test_a_home_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -26,3 +26,25 @@ def test_a_check_that_breaks_is_a_finding() -> None:
     assert first.state is checks.State.OK
     assert (second.state, second.subject) == (checks.State.BAD, "broken")
     assert "no E4B" in second.message
+
+
+@pytest.mark.parametrize(
+    ("asked", "each", "state", "said"),
+    [
+        (None, 1, checks.State.OK, "one"),
+        ("all", 2, checks.State.OK, "2: GPUs 0,1; GPUs 2,3"),
+        ("1,3", 1, checks.State.OK, "2: GPU 1; GPU 3"),
+        ("5", 1, checks.State.BAD, "asks for 5 GPUs, and there are 4"),
+        ("3", 2, checks.State.BAD, "do not divide"),
+        ("many", 1, checks.State.BAD, "not possible"),
+    ],
+)
+def test_how_gpus_would_be_grouped(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, each: int, state: checks.State, said: str
+) -> None:
+    monkeypatch.setattr(gpus, "visible", lambda: ("0", "1", "2", "3"))
+    monkeypatch.setattr(gpus, "on_cpu", lambda engine: False)
+    (found,) = checks.engines(asked, each)
+    assert found.state is state
+    assert said in found.message
+    assert ("--gpus all would run 4" in found.advice) == (asked is None)
