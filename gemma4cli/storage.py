@@ -26,8 +26,10 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "checksum", "mtime", "LastMod
 
 def protocols(text: str) -> tuple[str, ...]:
     """The protocols of a URI that fsspec opens, the outer one first; empty for all that it has no part in."""
+    if "://" not in text:
+        return ()
     match = _PROTOCOL.match(text)
-    if match is None or match[1].lower() in _OWN or not _is_known(match[1].lower()) or "://" not in text:
+    if match is None or match[1].lower() in _OWN or not _is_known(match[1].lower()):
         return ()
     links = (_PROTOCOL.match(link) or re.match("(.*)", link) for link in text.split("::"))
     return tuple(link[1].lower() for link in links if link is not None)

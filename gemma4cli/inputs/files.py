@@ -66,7 +66,7 @@ def is_uri(text: str) -> bool:
 
 def unsupported_scheme(text: str) -> str | None:
     """The scheme of a URI that nobody here knows (`gopher`); None for paths and for URIs that can be fetched."""
-    match = None if is_uri(text) else _SCHEME.match(text)
+    match = None if "://" not in text or is_uri(text) else _SCHEME.match(text)
     return match[1].lower() if match else None
 
 
