@@ -170,7 +170,7 @@ def _run(task: str, options: RunOptions, finish: Finish, form: Form | None, **ow
         pending = sink.pending(inputs)
         finish.kept = {"ok": pending.kept_ok, "failed": pending.kept_failed}
         companions = None if form is None else Companions(form, lambda line: _output.print_line(f"note: {line}"))
-        for notice in sink.notices:
+        for notice in (*inputs.notes, *sink.notices):
             _output.print_line(f"note: {notice}")
         if companions is not None:
             companions.catch_up(sink.kept(inputs, companions.lacking))
@@ -254,7 +254,7 @@ def _readers(config: RunConfig, inputs: Inputs) -> int | None:
     from gemma4cli import resources
     from gemma4cli.probe import is_elsewhere
 
-    if config.limits.readers is not None:
+    if config.limits.readers is not None or inputs.total is None:  # a stream would begin twice
         return config.limits.readers
     first = (medium for item in islice(inputs, _LOOKED_AT) for medium in item.media if medium.data is None)
     return _ELSEWHERE * resources.cores() if any(is_elsewhere(medium.location) for medium in first) else None

@@ -147,7 +147,7 @@ def _folder(argument: _Argument, options: InputOptions) -> Table | None:
     if not storage.is_remote(folder) and hub.is_saved(folder):
         return hub.open_saved(folder, options)
     lists = folders.of_split(found, options.split, folder) if (found := folders.listing(walk)) else []
-    table = folders.open_listing(folder, lists, options) if lists else None
+    table = folders.open_listing(folder, walk, lists, options) if lists else None
     if table is not None:
         return table
     parts = folders.parts(walk)

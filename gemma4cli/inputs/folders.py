@@ -11,7 +11,7 @@ from gemma4cli import storage
 from gemma4cli.errors import ParseError, UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.inputs import delimited, jsonl, parquet
-from gemma4cli.inputs.files import Found, Walk
+from gemma4cli.inputs.files import Found, Walk, media_below
 from gemma4cli.inputs.manifests import Entry, Table, Wanted
 from gemma4cli.inputs.names import EXTENSIONS, JSONL_EXTENSIONS, PARQUET_EXTENSIONS, extension, is_shard
 from gemma4cli.inputs.opened import file_at
@@ -27,7 +27,7 @@ def listing(walk: Walk) -> list[Found]:
     return [each for each in walk(lambda name: name in _LISTS) if each.unreadable is None]
 
 
-def open_listing(folder: str, lists: Sequence[Found], options: InputOptions) -> Table | None:
+def open_listing(folder: str, walk: Walk, lists: Sequence[Found], options: InputOptions) -> Table | None:
     """The rows of such lists, each with a file of the folder; None where they do not name any.
 
     Rows are called by their files' paths in the folder, as they would be without a list.
@@ -52,7 +52,14 @@ def open_listing(folder: str, lists: Sequence[Found], options: InputOptions) -> 
                 entry = entry._replace(record={**entry.record, _FILE_NAME: f"{below}/{name}"})
             yield entry._replace(folder=root)
 
-    return replace(table, read=read, name=printable(folder), id_column=_FILE_NAME)
+    notes: tuple[str, ...] = ()
+    files = sum(1 for _ in media_below(walk, options.kinds)) if options.split is None else 0
+    if files > (table.total or 0):
+        named = printable(lists[0].shown) + (" and its like" if len(lists) > 1 else "")
+        notes = (
+            f"{named} has {table.total:,} rows for the {files:,} files of {printable(folder)}; the others are none",
+        )
+    return replace(table, read=read, name=printable(folder), id_column=_FILE_NAME, notes=notes)
 
 
 def parts(walk: Walk) -> list[Found]:

@@ -54,6 +54,7 @@ class Table:
     name: for messages.  as_json: columns that hold values of several types.  total: rows, where that is known.
     id_column: names the rows where no column is called as ids are.
     selects: its `read` gives the rows that `where` takes, and no others.  skips: it begins with the first wanted one.
+    notes: what of the source is no row, for people.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Table:
     id_column: str | None = None
     selects: bool = False
     skips: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def open_table(table: Table, options: InputOptions) -> Inputs:
@@ -114,7 +116,13 @@ def open_table(table: Table, options: InputOptions) -> Inputs:
 
     known = total if table.total is not None else None
     return Inputs(
-        known, choice.carried, rows, choice.content is not None, True, rows if table.skips and where is None else None
+        known,
+        choice.carried,
+        rows,
+        choice.content is not None,
+        True,
+        table.notes,
+        rows if table.skips and where is None else None,
     )
 
 

@@ -52,6 +52,7 @@ class Inputs:
     columns: types of the columns carried to the output, with the input's names; `huggingface` metadata if it had any.
     speaking: rows may bring what is to be asked of them, as texts among their media.
     tabular: rows have columns, whether or not any are carried.
+    notes: what of the input is no row, for people.
     _since: the rows from a position on, where those before it can be passed over more cheaply than by reading them.
     """
 
@@ -60,6 +61,7 @@ class Inputs:
     _rows: Callable[[], Iterator[Item]] = field(repr=False)
     speaking: bool = False
     tabular: bool = False
+    notes: tuple[str, ...] = ()
     _since: Callable[[int], Iterator[Item]] | None = field(default=None, repr=False)
 
     def __iter__(self) -> Iterator[Item]:

@@ -133,10 +133,16 @@ def test_a_list_of_media_makes_rows_with_columns(tmp_path: Path) -> None:
         (tmp_path / split).mkdir()
         (tmp_path / split / "a.jpg").write_bytes(png(number))
         (tmp_path / split / "metadata.jsonl").write_text(json.dumps({"file_name": "a.jpg", "n": number}) + "\n")
-    items = list(open_inputs([str(tmp_path)], options()))
+    inputs = open_inputs([str(tmp_path)], options())
+    items = list(inputs)
+    assert inputs.notes == ()
     assert [(item.id, item.extra) for item in items] == [("test/a.jpg", {"n": 2}), ("train/a.jpg", {"n": 1})]
     assert items[1].media[0].location == str(tmp_path / "train" / "a.jpg")
     assert [item.id for item in open_inputs([str(tmp_path)], options(split="train"))] == ["train/a.jpg"]
+    (tmp_path / "train" / "unnamed.jpg").write_bytes(png(3))
+    (note,) = open_inputs([str(tmp_path)], options()).notes
+    assert "has 2 rows for the 3 files" in note
+    (tmp_path / "train" / "unnamed.jpg").unlink()
     (tmp_path / "test" / "metadata.jsonl").unlink()
     (tmp_path / "train" / "metadata.jsonl").write_text('{"about": "no names"}\n')
     assert [item.id for item in open_inputs([str(tmp_path)], options())] == ["test/a.jpg", "train/a.jpg"]

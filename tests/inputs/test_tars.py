@@ -137,3 +137,14 @@ def test_damage_within_a_shard_is_not_taken_for_its_end(tmp_path: Path) -> None:
     shard.write_bytes(data)
     first, failed = read(str(shard))
     assert (first.id, first.failure, failed.failure is not None) == ("1", None, True)
+
+
+def test_members_that_are_too_large_to_hold_are_failed_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemma4cli.inputs.tars._MOST_MEDIUM", 100)
+    monkeypatch.setattr("gemma4cli.inputs.tars._MOST_TEXT", 100)
+    members = [("1.jpg", b"x" * 101), ("2.jpg", b"x" * 100), ("3.jpg", b"x"), ("3.txt", b"x" * 101)]
+    found = [
+        [item.failure.type if item.failure else None for item in read(write(tmp_path / name, *members, mode=mode))]
+        for name, mode in (("a.tar.gz", "w:gz"), ("a.tar", "w"))
+    ]
+    assert found == [["too_large", None, "too_large"], [None, None, "too_large"]]
