@@ -38,6 +38,7 @@ _TRIES = 3
 _PAUSE_S = 1.0
 _LEASE = "lease.json"
 SHARDS = "shards"
+_BESIDE = ("README.md", "openai.jsonl")  # in the folder of a data set
 _LOGS = ("engine.log",)  # grow all the time: sent at the end
 
 
@@ -186,8 +187,11 @@ class Mirror:
         return sorted(set(found))
 
     def _is_ours(self, name: str) -> bool:
-        """Whether a file is part of the likeness: the data of other shards is not."""
+        """Whether a file is part of the likeness: what others put there, and the data of other shards, is not."""
         if name.endswith(f"/{_LEASE}") or name.rsplit("/", 1)[-1] in _LOGS:
+            return False
+        folders = f"{self._state_name()}/", f"{self.place.parts.name}/"
+        if self.place.format is Format.FOLDER and not name.startswith(folders) and name not in _BESIDE:
             return False
         of_shard = self._scope and name.startswith(f"{self._state_name()}/{SHARDS}/")
         return not (of_shard and "/data/" in name) or name.startswith(f"{self._scope}/")

@@ -248,3 +248,13 @@ def test_errors_are_the_stores_own(store, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.undo()
     run("memory://job/out", 5)
     assert stored(store, "memory://job/out") == expected(5)
+
+
+def test_what_others_put_beside_the_rows_is_neither_fetched_nor_removed(store) -> None:
+    run("memory://job/out", 3)
+    store.pipe("/job/out/film.mkv", b"large")
+    held = mirror.Mirror("memory://job/out")
+    assert not list(held.place.path.glob("*.mkv"))
+    held.close()
+    run("memory://job/out", 3, overwrite=True)
+    assert store.cat("/job/out/film.mkv") == b"large"

@@ -57,7 +57,7 @@ def open_listing(folder: str, walk: Walk, lists: Sequence[Found], options: Input
     if files > (table.total or 0):
         named = printable(lists[0].shown) + (" and its like" if len(lists) > 1 else "")
         notes = (
-            f"{named} has {table.total:,} rows for the {files:,} files of {printable(folder)}; the others are none",
+            f"{named} lists {table.total:,} of the {files:,} files in {printable(folder)}; the others are no rows",
         )
     return replace(table, read=read, name=printable(folder), id_column=_FILE_NAME, notes=notes)
 

@@ -141,7 +141,7 @@ def test_a_list_of_media_makes_rows_with_columns(tmp_path: Path) -> None:
     assert [item.id for item in open_inputs([str(tmp_path)], options(split="train"))] == ["train/a.jpg"]
     (tmp_path / "train" / "unnamed.jpg").write_bytes(png(3))
     (note,) = open_inputs([str(tmp_path)], options()).notes
-    assert "has 2 rows for the 3 files" in note
+    assert "lists 2 of the 3 files" in note
     (tmp_path / "train" / "unnamed.jpg").unlink()
     (tmp_path / "test" / "metadata.jsonl").unlink()
     (tmp_path / "train" / "metadata.jsonl").write_text('{"about": "no names"}\n')
