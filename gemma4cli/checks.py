@@ -197,6 +197,13 @@ def checkpoint(model: str) -> Iterator[Finding]:
         here = Path(found.location).is_dir()
         takes = "images, video" if found.sees else ""
         takes += ", audio" if found.hears else ""
+        if found.bidirectional and not _has_gpu():
+            yield Finding(
+                State.WARN,
+                f"model {name}",
+                "the tokens of an image attend to one another both ways, which vLLM's CPU build leaves out",
+                "Answers about images are other ones than a GPU's.",
+            )
         yield Finding(
             State.OK,
             f"model {name}",
@@ -277,6 +284,12 @@ def _cache_folder() -> Path:
     except RuntimeError:  # nobody knows where home is
         wanted = Path.cwd()
     return next((folder for folder in (wanted, *wanted.parents) if folder.is_dir()), Path("/"))
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
 
 
 def _line(error: BaseException) -> str:
