@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
@@ -98,9 +98,13 @@ def _described(files: Sequence[InputFile]) -> tuple[pa.Schema, list[int]]:
     return unified, counts
 
 
-def _opened(source: InputFile) -> pq.ParquetFile:
-    where = source.path if source.path is not None else source.open()
-    return pq.ParquetFile(where, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+@contextmanager
+def _opened(source: InputFile) -> Iterator[pq.ParquetFile]:
+    with (
+        nullcontext(source.path) if source.path is not None else source.open() as where,
+        pq.ParquetFile(where, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file,
+    ):
+        yield file
 
 
 def _partitions(paths: Sequence[str], columns: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, pa.DataType]]:

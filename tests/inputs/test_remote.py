@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gemma4cli import storage
@@ -128,3 +133,57 @@ def test_root_holds_elsewhere_too(store, tmp_path: Path) -> None:
         with pytest.raises(FetchError) as caught:
             open_remote(uri, options)
         assert caught.value.type == "outside_root"
+
+
+def parquet(**columns: list[Any]) -> bytes:
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), buffer, row_group_size=2)
+    return bytes(buffer.getvalue())
+
+
+def test_partitioned_parquet_elsewhere(store) -> None:
+    for year in (2020, 2021):
+        store.pipe(f"/in/year={year}/0.parquet", parquet(image=[f"{year}-{i}.jpg" for i in range(5)], n=list(range(5))))
+    inputs = open_inputs(["memory://in"], InputOptions(IMAGES.kinds, where="year == 2021 and n >= 3"))
+    assert [(item.media[0].location, item.extra) for item in inputs] == [
+        (f"memory://in/year=2021/2021-{n}.jpg", {"n": n, "year": 2021}) for n in (3, 4)
+    ]
+    assert inputs.total == 2
+    (last,) = open_inputs(["memory://in"], IMAGES).part(9, 10)
+    assert (last.row_index, last.id, last.extra["n"]) == (9, "row 9", 4)
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """Serves rows.jsonl and rows.parquet on the loopback address."""
+    bodies = {"/a/rows.jsonl": b'{"image": "b/c.jpg"}\n', "/a/rows.parquet": parquet(image=["c.jpg"])}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = bodies.get(self.path.partition("?")[0])
+            self.send_response(404 if body is None else 200)
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    http = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{http.server_port}"
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def test_manifests_on_web_servers_are_fetched_as_guardedly_as_media(server: str) -> None:
+    allowed = InputOptions(IMAGES.kinds, allow_private_hosts=True)
+    for name, location in (("rows.jsonl?x=1", "b/c.jpg"), ("rows.parquet", "c.jpg")):
+        with pytest.raises(UsageError, match="private or loopback"):
+            open_inputs([f"{server}/a/{name}"], IMAGES)
+        inputs = open_inputs([f"{server}/a/{name}"], allowed)
+        assert [item.media[0].location for item in inputs] == [f"{server}/a/{location}"]
+        assert len(list(inputs)) == 1, "it can be read again"
+    with pytest.raises(UsageError, match="404"):
+        open_inputs([f"{server}/rows.jsonl"], allowed)
