@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import pickle
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,8 @@ SHARD_ROWS = 50_000
 WRITE_ROWS = 256  # of a part, for each engine
 _MOST_WRITE_ROWS = 4096
 _CONNECT_S = 10.0
+_OURS = re.compile(r"^gemma4cli\.errors\.\w+: (.+)$", re.MULTILINE)  # the last line of a traceback
+_KEPT = "What was written is kept; the same command goes on from there. Ray's logs are in /tmp/ray/session_latest/logs."
 # CPUs as Ray counts them. Of the tasks only those that read take one, for Ray puts them together with the cutting of
 # their rows into blocks, which does; actors must leave it to them, and there may be one CPU in all.
 _RENDER_SHARE = 0.25  # of the CPUs that an actor renders on
@@ -310,17 +313,15 @@ def _reported() -> Iterator[None]:
 
     try:
         yield
-    except Gemma4Error:
-        raise
-    except RayError as error:
-        causes = [error]
+    except RayError as error:  # which may be one of ours as well, with a traceback for its message
+        causes: list[BaseException] = [error]
         while (inner := getattr(causes[-1], "cause", None) or causes[-1].__cause__) is not None:
             causes.append(inner)
         for cause in causes:
-            if isinstance(cause, Gemma4Error):
+            if isinstance(cause, Gemma4Error) and not isinstance(cause, RayError):
                 raise cause from None
+        ours = _OURS.findall(str(error))  # of an actor it is in the text alone
+        if ours:
+            raise JobError(printable(ours[-1]), _KEPT) from error
         said = str(causes[-1]).strip().split("\n")[0]
-        raise JobError(
-            f"Ray: {type(causes[-1]).__name__}: {printable(said)}",
-            "What was written is kept; the same command goes on from there. Ray's logs are in /tmp/ray/session_latest.",
-        ) from error
+        raise JobError(f"Ray: {type(causes[-1]).__name__}: {printable(said)}", _KEPT) from error

@@ -57,6 +57,14 @@ def test_a_recipe_on_ray_into_one_file(gemma4, manifest: Path, tmp_path: Path) -
     assert rows_of(tmp_path / "out.parquet").equals(rows_of(tmp_path / "whole.parquet"), check_metadata=True)
 
 
+def test_an_engine_that_is_gone_for_good_says_why(gemma4, photos: Path) -> None:
+    flags = ("--engine-arg", "die_on=red", "--max-engine-deaths", "0")
+    done = gemma4("caption", photos, *FAKE, "-p", "Is it red?", *flags, "--on", "ray", timeout=120)
+    assert done.returncode == 1
+    assert "the fake engine died, as --engine-arg die_on asked" in done.stderr
+    assert "the same command goes on from there" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
