@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from gemma4cli import features, flag_values, gpus, recipe_files, recipes
+from gemma4cli import examples, features, flag_values, gpus, recipe_files, recipes
 from gemma4cli.errors import UsageError
 from gemma4cli.features import Features
 from gemma4cli.gemma import MAX_AUDIO_SECONDS, MAX_FRAMES
 from gemma4cli.media.options import MediaOptions
 from gemma4cli.recipes import Prompts, Recipe
-from gemma4cli.records import Kind, Sampling
+from gemma4cli.records import Example, Kind, Sampling
 from gemma4cli.speech.spans import SHORTEST_S
 
 MOST_OUTPUTS = 32
@@ -112,6 +112,7 @@ class RunConfig:
     sound: how the sound track of a video is transcribed beside the answer; None leaves it unheard.
     summary: how the answers to a video's windows are summed up; None puts them one below the other.
     outputs: what each row is asked, by name, where that is several things; empty where it is one.
+    examples: questions with their answers that come before each row.
     features: what of the engine it uses beyond the usual.
     order: how rows follow one another through the engine; the output is in the order of the input whatever it is.
     gpus: those that engines run on, each on tensor_parallel x pipeline_parallel of them; None is one engine, on the
@@ -131,6 +132,7 @@ class RunConfig:
     sound: Recipe | None = None
     summary: Recipe | None = None
     outputs: Mapping[str, Recipe] = field(default_factory=dict)
+    examples: tuple[Example, ...] = ()
     order: str = BUCKET_ORDER
     features: Features = field(default_factory=Features)
     gpus: gpus.Gpus | None = None
@@ -161,7 +163,7 @@ class RunConfig:
             return self.summary
         if task == recipes.TRANSCRIBE and self.sound is not None:
             return self.sound
-        return Recipe(self.prompts, self.sampling)
+        return Recipe(self.prompts, self.sampling, self.examples)
 
     def asks(self, task: str | None) -> tuple[Recipe, ...]:
         """All that an item is asked at once: a whole row may be asked for several outputs."""
@@ -195,6 +197,7 @@ class RunConfig:
             "system": self.prompts.system,
             "prompt": _asked(self.prompts),
             "sampling": asdict(self.sampling),
+            "examples": [{"digest": e.digest, "prompt": e.prompt, "answer": e.answer} for e in self.examples],
             "features": asdict(self.features),
             "media": {name: getattr(self.media, name) for name in MediaSettings.__slots__}
             | {"allow_protocols": sorted(self.media.allow_protocols)},
@@ -209,6 +212,7 @@ class Overrides:
     """What the user set; None leaves the task's default.
 
     outputs: by name, what is set for one output alone, by the names of these fields.
+    examples: as a recipe has them.
     """
 
     model: str | None = None
@@ -273,6 +277,7 @@ class Overrides:
     grace: float | None = None
     max_failures: str | None = None
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    examples: tuple[Mapping[str, Any], ...] = ()
     fetch_concurrency: int | None = None
 
 
@@ -304,7 +309,7 @@ def build(task: str, user: Overrides) -> RunConfig:
 
     own = recipes.of_task(base, user)
     soft_tokens, auto = flag_values.soft_tokens(chosen("max_soft_tokens"), base["media"]["auto_soft_tokens"])
-    return RunConfig(
+    config = RunConfig(
         task=task,
         kinds=flag_values.kinds(user.kinds, kinds_of(task), task),
         model=user.model or ("tiny" if user.engine == "fake" else "E4B"),
@@ -348,6 +353,8 @@ def build(task: str, user: Overrides) -> RunConfig:
         tensor_parallel=_parallel("--tensor-parallel", user.tensor_parallel),
         pipeline_parallel=_parallel("--pipeline-parallel", user.pipeline_parallel),
     )
+    found = examples.of(user.examples, own.prompts, config.kinds, config.media.options(), soft_tokens)
+    return replace(config, examples=found)
 
 
 def _refuse_contradictions(task: str, user: Overrides) -> None:
@@ -374,9 +381,9 @@ def _refuse_beside_outputs(task: str, user: Overrides) -> None:
     """What is about one answer to a row says nothing where each row has several."""
     if task == "transcribe":
         raise UsageError("transcribe has one output, the transcript", 'Use task = "annotate" with outputs.')
-    for name in ("prompt", "schema", "choices", "regex", "window", "with_audio"):
+    for name in ("prompt", "schema", "choices", "regex", "window", "with_audio", "examples"):
         if getattr(user, name):
-            flag = f"--{name.replace('_', '-')}"
+            flag = name if name == "examples" else f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} is about one answer, and outputs make several", "Leave one of them out.")
     if len(user.outputs) > MOST_OUTPUTS:
         raise UsageError(f"{len(user.outputs)} outputs are too many", f"A row can have {MOST_OUTPUTS}.")

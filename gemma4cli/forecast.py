@@ -87,7 +87,7 @@ def forecast(
         passed: whether a row will be skipped.
     """
     planner, found = Planner(config), Forecast()
-    fixed = _text_tokens(config.prompts.system) + _TURNS
+    fixed = _text_tokens(config.prompts.system) + _TURNS + sum(example.tokens for example in config.examples)
     prompts = {kind: _text_tokens(config.prompts.by_kind.get(kind, "")) for kind in Kind}
     templates = any(map(prompt_templates.is_template, config.wordings))
     asks = [recipe.prompts.text for recipe in config.asks(None)]

@@ -146,6 +146,8 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
                 found[flag] = value if isinstance(value, (int, float, str)) or value is None else str(value)
     found |= features.fingerprint(config.features)
     found |= _constraint(config.sampling, "--")
+    for i, each in enumerate(config.examples):
+        found[f"examples[{i}]"] = f"{each.digest} {each.prompt} -> {each.answer}"
     for name, recipe in config.outputs.items():
         prompts = recipe.prompts
         found[f"outputs.{name}.prompt"] = prompts.text or json.dumps(prompts.by_kind, ensure_ascii=False)

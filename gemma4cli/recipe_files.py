@@ -1,8 +1,8 @@
 """Recipe files: TOML in which a task's flags stand under their names, and what has no flag.
 
 A key is a flag's name with underscores. It stands at the top or in the section of its kind, `[sampling]`, `[media]` or
-`[limits]`. Paths in a file are relative to its folder. Of its own a recipe has `task`, `description`, `[engine_args]`
-and `[outputs.NAME]`.
+`[limits]`. Paths in a file are relative to its folder. Of its own a recipe has `task`, `description`, `[engine_args]`,
+`[outputs.NAME]` and `[[examples]]`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from gemma4cli import examples
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 
 TASKS = ("annotate", "caption", "transcribe", "translate")
-ENGINE_ARGS, OUTPUTS = "engine_args", "outputs"
+ENGINE_ARGS, OUTPUTS, EXAMPLES = "engine_args", "outputs", "examples"
 _OWN = ("task", "description")
 _PATHS = frozenset({"prompt_file", "system_file", "output", "output_dir", "root", "known", "log_file", "summary_json"})
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list of texts"}
@@ -45,11 +46,15 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a recipe, or --set, says: values by key, the engine's arguments, and by name what is of one output alone."""
+    """What a recipe, or --set, says.
+
+    values: by key.  engine_args: of the engine's own.  outputs: by name, what is of one output alone.
+    """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    examples: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +107,12 @@ def read(path: Path, keys: Mapping[str, Key]) -> RecipeFile:
         raise UsageError(f"{shown} {what}", f'Write task = "...", with one of {", ".join(TASKS)}.')
     if not isinstance(document.get("description", ""), str):
         raise UsageError(f"{shown}: description is {_shown(document['description'])}, which is not a text")
-    own = {name: value for name, value in document.items() if name not in _OWN}
+    own = {name: value for name, value in document.items() if name not in (*_OWN, EXAMPLES)}
     settings = _settings(own, keys, shown)
     base = path.absolute().parent
     outputs = {name: _placed(values, base) for name, values in settings.outputs.items()}
-    placed = Settings(_placed(settings.values, base), settings.engine_args, outputs)
+    shots = tuple(_placed(each, base) for each in _examples(document.get(EXAMPLES, []), shown))
+    placed = Settings(_placed(settings.values, base), settings.engine_args, outputs, shots)
     return RecipeFile(path.stem, task, document.get("description", ""), placed)
 
 
@@ -140,7 +146,7 @@ def _settings(document: Mapping[str, Any], keys: Mapping[str, Key], shown: str) 
         key = keys.get(name)
         if key is None or (place and key.section != place):
             where = f"[{place}] of {shown}" if place else shown
-            raise _unknown(name, where, key, [*keys, *sections, ENGINE_ARGS, OUTPUTS, *_OWN])
+            raise _unknown(name, where, key, [*keys, *sections, ENGINE_ARGS, OUTPUTS, EXAMPLES, *_OWN])
         if name in values:
             raise UsageError(f"{shown} has {name} twice: at the top and in [{key.section}]", "Leave one of them out.")
         values[name] = _as_flag(key, value, f"{shown}: {name}")
@@ -162,6 +168,17 @@ def _output(table: Mapping[str, Any], keys: Mapping[str, Key], shown: str) -> di
             raise _unknown(name, shown, keys.get(name), list(allowed), of_output=True)
         values[name] = _as_flag(allowed[name], value, f"{shown}.{name}")
     return values
+
+
+def _examples(tables: Any, shown: str) -> Iterator[dict[str, Any]]:
+    if not isinstance(tables, list):
+        raise UsageError(f"{shown}: {EXAMPLES} is no list of tables", f"Write each as [[{EXAMPLES}]].")
+    for i, table in enumerate(tables):
+        place = f"{EXAMPLES}[{i}]"
+        for name in _table(table, f"{shown}: {place}"):
+            if name not in examples.KEYS:
+                raise _unknown(name, f"{shown}: {place}", None, examples.KEYS)
+        yield table
 
 
 def _entries(document: Mapping[str, Any], sections: set[str]) -> Iterator[tuple[str, str, Any]]:
@@ -237,8 +254,10 @@ def _placed(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
     placed = dict(values)
     for name, value in values.items():
         match name, value:
-            case "inputs", list():
-                placed[name] = [path(text) for text in value]
+            case "inputs" | "image" | "audio" | "video", list():
+                placed[name] = [path(text) for text in value if isinstance(text, str)]
+            case "image" | "audio" | "video", str():
+                placed[name] = path(value)
             case "lora", list():
                 parts = [text.partition("=") for text in value]
                 placed[name] = [f"{adapter}{equals}{path(folder)}" for adapter, equals, folder in parts]

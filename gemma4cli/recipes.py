@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemma4cli import flag_values, prompt_templates
 from gemma4cli.errors import UsageError
-from gemma4cli.records import Constraint, Kind, Sampling
+from gemma4cli.records import Constraint, Example, Kind, Sampling
 
 if TYPE_CHECKING:
     from gemma4cli.config import Overrides
@@ -34,10 +34,11 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Instructions, and how the answers to them are drawn."""
+    """Instructions, and how the answers to them are drawn. `examples` come before what is asked."""
 
     prompts: Prompts
     sampling: Sampling
+    examples: tuple[Example, ...] = ()
 
 
 def of_task(base: Mapping[str, Any], user: Overrides) -> Recipe:

@@ -121,6 +121,20 @@ class Constraint:
     regex: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question about some media and its answer, which stand before each row in the prompt.
+
+    digest: of the media's bytes.  tokens: of all of it, those of text about.
+    """
+
+    content: tuple[Media, ...]
+    prompt: str
+    answer: str
+    digest: str
+    tokens: int
+
+
 _MARKS = 8  # tokens that begin and end a thought, its label among them
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from gemma4cli import buckets, gemma, media, tasks
+from gemma4cli import buckets, examples, gemma, media, tasks
 from gemma4cli.config import RunConfig
 from gemma4cli.engine.base import Renderer, Request
 from gemma4cli.errors import DecodeError, FetchError, RenderError, RowError
@@ -104,6 +104,7 @@ class RenderJob:
             budget,
             recipe.sampling.most_tokens,
             thinking=recipe.sampling.thinking_budget is not None,
+            turns=examples.turns(recipe.examples, self.config.kinds, self._options(item)) if recipe.examples else (),
         )
 
     def _read(

@@ -43,7 +43,7 @@ WHOLE_NAME = flag("--whole-name", panel=FILES, help="Call them a.jpg.txt rather 
 class RunOptions:
     """What the user said. Field names are those of `config.Overrides` where both have them.
 
-    outputs: what a recipe says of each output alone; there is no flag for that.
+    outputs, examples: what a recipe says of each output alone, and its examples; there is no flag for that.
     """
 
     inputs: Annotated[
@@ -399,6 +399,7 @@ class RunOptions:
         bool, flag("--verbose", "-v", panel=OUTPUT, help="Settings, and vLLM's own log, on standard error.")
     ] = False
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    examples: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,10 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
     if config.sound is not None:
         model.require("transcribe, as --with-audio asks", frozenset({Kind.AUDIO}))
     _refuse_no_room(config, model)
+    if not model.hears and any(medium.kind is Kind.AUDIO for each in config.examples for medium in each.content):
+        from gemma4cli.errors import UsageError
+
+        raise UsageError(f"{model.name} takes no audio, and an example has some", "Leave it out, or use E4B.")
     for name, path in config.features.loras:
         adapters.load(name, path, model)
     inputs = open_inputs(
@@ -295,6 +299,7 @@ def _refuse_no_room(config: RunConfig, model: Model) -> None:
 
     recipes = [*config.asks(None), *filter(None, (config.sound, config.summary))]
     most = max(recipe.sampling.most_tokens for recipe in recipes)
+    shown = sum(example.tokens for example in config.examples)
     context = model.context
     if config.engine == "vllm":
         context = config.engine_args.get("max_model_len", min(context, CONTEXT))
@@ -304,6 +309,12 @@ def _refuse_no_room(config: RunConfig, model: Model) -> None:
         raise UsageError(
             f"--max-tokens {most}{thought} leaves no room for a prompt: the context is {context} tokens",
             f"Lower it{way if context < model.context else ''}.",
+        )
+    if isinstance(context, int) and context <= most + shown:
+        raise UsageError(
+            f"the examples take about {shown:,} tokens, which with {most:,} of an answer leave no room for a row in a "
+            f"context of {context:,}",
+            "Leave some out, lower --max-soft-tokens or --max-tokens, or raise --engine-arg max_model_len=N.",
         )
 
 

@@ -116,6 +116,7 @@ def run(
     if file.task == "translate":
         arguments["task"] = "translate"
     arguments["outputs"] = _outputs(file.settings, assigned)
+    arguments["examples"] = file.settings.examples
     _COMMANDS[file.task](**arguments)
     return 0
 

@@ -16,9 +16,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """A question, as the parts of a request, and its answer, which come before a row. `name` is that of its media."""
+
+    parts: tuple[Part, ...]
+    answer: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One row in the engine's terms: decoded media and texts in order, the prompt last.
 
+    turns: what comes before it, the same for each row.
     max_tokens: of all that may be generated for it.  thinking: whether the model is to think before it answers.
     """
 
@@ -28,6 +38,7 @@ class Request:
     max_soft_tokens: int
     max_tokens: int
     thinking: bool = False
+    turns: tuple[Turns, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

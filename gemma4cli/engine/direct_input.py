@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ class DirectInput:
             self._hf.audio_token_id: "audio",
             self._hf.video_token_id: "video",
         }
+        self._lasting: dict[str, Item] = {}
         self._picture_tokens = functools.lru_cache(maxsize=256)(self._tokens_of_picture)
 
     @classmethod
@@ -57,11 +58,29 @@ class DirectInput:
         known = hears and patches.knows(hf.image_processor)
         return cls(processor, renderer.model_config.dtype, as_bytes) if known else None
 
-    def items(self, media: Mapping[str, Sequence[Any]], budget: int) -> dict[str, list[Item]]:
-        """What the model is given of media, by kind. Raises ValueError where it does not take so many."""
+    def items(
+        self, media: Mapping[str, Sequence[Any]], budget: int, names: Mapping[str, Sequence[str]], lasting: Set[str]
+    ) -> dict[str, list[Item]]:
+        """What the model is given of media, by kind.
+
+        names: of the media.  lasting: those of media that come with each row, and are made once.
+
+        Raises ValueError where the model does not take so many.
+        """
         for kind, data in media.items():
             self._info.validate_num_items(kind, len(data))
-        return {kind: [self._item(datum, budget) for datum in data] for kind, data in media.items()}
+        return {
+            kind: [
+                self._lasting_item(name, datum, budget) if name in lasting else self._item(datum, budget)
+                for datum, name in zip(data, names[kind], strict=True)
+            ]
+            for kind, data in media.items()
+        }
+
+    def _lasting_item(self, name: str, datum: Image | Audio | Video, budget: int) -> Item:
+        if name not in self._lasting:
+            self._lasting[name] = self._item(datum, budget)
+        return self._lasting[name]
 
     def build(
         self, prompt: str, token_ids: Sequence[int], items: Mapping[str, Sequence[Item]], names: Mapping[str, list[str]]

@@ -85,9 +85,10 @@ class FakeRenderer:
         from gemma4cli.media.decoded import Audio, Image, Video
 
         digest, said = hashlib.sha256(request.system.encode()), []
+        before = [part for turns in request.turns for part in (*turns.parts, turns.answer)]
         counts = dict.fromkeys(Kind, 0)
         label = "text"
-        for part in request.parts:
+        for part in (*before, *request.parts):
             match part:
                 case str():
                     digest.update(part.encode(errors="surrogatepass"))

@@ -65,13 +65,18 @@ def feature_settings(config: RunConfig, model: Model, capability: float | None) 
 def _prefix_caching(config: RunConfig) -> bool:
     """Whether prompts have a beginning in common that is worth keeping: else hashing them is for nothing.
 
-    What is asked of a row in several ways begins with the same media; samples have all of the prompt in common.
+    What is asked of a row in several ways begins with the same media; samples have all of the prompt in common, and
+    all rows begin with the examples.
     """
     if config.features.prefix_caching is not None:
         return config.features.prefix_caching
     asks = config.asks(None)
-    return len(asks) > 1 or any(
-        (ask.sampling.n or 1) > 1 or ask.sampling.scored or len(ask.prompts.system) >= LONG_SYSTEM for ask in asks
+    return (
+        len(asks) > 1
+        or bool(config.examples)
+        or any(
+            (ask.sampling.n or 1) > 1 or ask.sampling.scored or len(ask.prompts.system) >= LONG_SYSTEM for ask in asks
+        )
     )
 
 

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from gemma4cli.records import Tokens
 
 if TYPE_CHECKING:
     from gemma4cli.media.decoded import Image, Video
+
+Content = tuple[tuple[str, str], ...]
+"""Of a turn: kinds of parts in order, with the text of those that are text."""
 
 
 class VllmRenderer:
@@ -91,36 +95,47 @@ class VllmRenderer:
         from gemma4cli.media.decoded import Audio, Image, Video
 
         self._refuse_control_tokens(request.system)
-        content: list[tuple[str, str]] = []
+        budget, kinds = request.max_soft_tokens, {Image: "image", Audio: "audio", Video: "video"}
         media: dict[str, list[Any]] = {}
-        for part in request.parts:
-            if isinstance(part, str):
-                self._refuse_control_tokens(part)
-                content.append(("text", part))
-                continue
-            kind = {Image: "image", Audio: "audio", Video: "video"}[type(part)]
-            content.append((kind, ""))
-            media.setdefault(kind, []).append(part)
-        prompt, token_ids = self._tokenized(request.system, tuple(content), request.thinking)
+        names: dict[str, list[str]] = {}
+        said: list[Content] = []
+        for parts, name in (*((turns.parts, turns.name) for turns in request.turns), (request.parts, made.name)):
+            content: list[tuple[str, str]] = []
+            for i, part in enumerate(parts):
+                if isinstance(part, str):
+                    self._refuse_control_tokens(part)
+                    content.append(("text", part))
+                    continue
+                kind = kinds[type(part)]
+                content.append((kind, ""))
+                media.setdefault(kind, []).append(part)
+                names.setdefault(kind, []).append(f"{name}-{i}-{budget}")
+            said.append(tuple(content))
+        answers = tuple(turns.answer for turns in request.turns)
+        prompt, token_ids = self._tokenized(request.system, tuple(said), answers, request.thinking)
         if not media:
             return {**tokens_input(list(token_ids), prompt=prompt), "arrival_time": time.time()}
-        budget = request.max_soft_tokens
-        names = {kind: [f"{made.name}-{kind}-{i}-{budget}" for i in range(len(data))] for kind, data in media.items()}
         if self._direct is not None:
-            made.media = made.media or self._direct.items(media, budget)
+            lasting = frozenset(name for each in names.values() for name in each if not name.startswith(made.name))
+            made.media = made.media or self._direct.items(media, budget, names, lasting)
             return self._direct.build(prompt, token_ids, made.media, names)
         (payload,) = self._renderer.render_cmpl([_prompt(prompt, media, budget, names)])
         made.media = payload["mm_kwargs"] = made.media or payload["mm_kwargs"]
         return payload
 
     def _tokenize(
-        self, system: str, content: tuple[tuple[str, str], ...], thinking: bool
+        self, system: str, said: tuple[Content, ...], answers: tuple[str, ...], thinking: bool
     ) -> tuple[str, tuple[int, ...]]:
-        """The chat template's text, and its tokens, with one for each medium. Most rows of a job have the same."""
-        parts = [{"type": kind, "text": text} if kind == "text" else {"type": kind} for kind, text in content]
-        messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
-        if system:
-            messages.insert(0, {"role": "system", "content": system})
+        """The chat template's text, and its tokens, with one for each medium. Most rows of a job have the same.
+
+        said: what the user says in each turn, each but the last with its answer.
+        """
+        messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+        for content, answer in zip_longest(said, answers):
+            parts = [{"type": kind, "text": text} if kind == "text" else {"type": kind} for kind, text in content]
+            messages.append({"role": "user", "content": parts})
+            if answer is not None:
+                messages.append({"role": "assistant", "content": answer})
         prompt = self._renderer.get_tokenizer().apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, enable_thinking=thinking
         )

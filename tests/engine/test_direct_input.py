@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gemma4cli import config, gemma, models
-from gemma4cli.engine.base import Request
+from gemma4cli.engine.base import Request, Turns
 from gemma4cli.engine.vllm_render import VllmRenderer
 from gemma4cli.errors import RenderError
 from gemma4cli.media.decoded import Audio, Image, Video
@@ -154,6 +154,16 @@ def test_mixed_rows_and_texts_are_the_same(renderers: Renderers) -> None:
     assert_same(*renderers.pair("One", picture(64, 48), sound(16_000), "two", picture(48, 64, 1), system="Be brief."))
     assert_same(*renderers.pair(picture(9, 9), clip, "then", picture(64, 64), clip, picture(30, 60, 3), "?"))
     assert_same(*renderers.pair(sound(8_000), sound(20_000, 5), clip, "?", budget=70))
+
+
+def test_examples_before_a_row_are_the_same(renderers: Renderers) -> None:
+    turns = (
+        Turns((picture(64, 48), sound(16_000), "What?"), "A picture.", "example-a"),
+        Turns(("And?",), "Nothing.", "example-"),
+    )
+    request = Request(7, (picture(48, 64, 1), "Then?"), "Be brief.", 70, 16, turns=turns)
+    for _ in range(2):  # what is kept of examples is not changed by rows
+        assert_same(renderers.ours.render(request), renderers.theirs.render(request))
 
 
 def test_rows_of_one_renderer_do_not_share_anything(renderers: Renderers) -> None:
