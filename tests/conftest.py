@@ -65,6 +65,28 @@ def gemma4(tmp_path: Path) -> Run:
     return installed(tmp_path)
 
 
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs the command in this process, which takes a tenth of the time, and gives what it says on refusing."""
+    import io
+
+    from rich.console import Console
+    from typer.testing import CliRunner
+
+    from gemma4cli.cli import _output, app
+
+    def run(*arguments: str | Path) -> str:
+        said = io.StringIO()
+        monkeypatch.setattr(_output, "_console", Console(file=said))
+        monkeypatch.chdir(tmp_path)
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == 2, said.getvalue()
+        assert "Traceback" not in said.getvalue()
+        return said.getvalue()
+
+    return run
+
+
 @pytest.fixture(scope="module")
 def gemma4_once(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The same in a folder of the module's, for runs that several tests look at."""

@@ -102,7 +102,8 @@ def _lines(job: Job, found: Forecast, left: Remaining, mean_output: float | None
         yield _field("tokens in", f"about {sum(found.tokens.values()):,} ({kinds})")
         most = job.config.answer_tokens
         usual = "" if mean_output is None else f"; {mean_output:.0f} an answer in earlier runs"
-        yield _field("tokens out", f"at most {found.inputs * most:,} ({most:,} an answer){usual}")
+        each = "a row" if job.config.outputs else "an answer"
+        yield _field("tokens out", f"at most {found.inputs * most:,} ({most:,} {each}){usual}")
         kv = _kv_bytes(job, found)
         keys = "" if kv is None else f"; keys and values of the longest row {_bytes(kv)}"
         yield _field("memory", f"rendered media in flight up to {_bytes(_in_flight(job, found))}{keys}")

@@ -82,13 +82,10 @@ def test_the_plan_counts_them(gemma4, job: Path, photos: Path) -> None:
         ("max_tokens = 8000\n" + EXAMPLE, "the examples take about"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(gemma4, job: Path, photos: Path, text: str, said: str) -> None:
+def test_what_cannot_be_is_refused_at_once(refused, job: Path, photos: Path, text: str, said: str) -> None:
     head = HEAD if "outputs" not in text else HEAD.replace('prompt = "What is it?"\n', "")
     (job / "mine.toml").write_text(head + text)
-    done = gemma4("run", "mine.toml", photos)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert said in refused("run", "mine.toml", photos)
 
 
 def test_an_example_needs_a_prompt_where_the_job_has_none_for_it(gemma4, job: Path, photos: Path) -> None:

@@ -15,7 +15,10 @@ def processor_time() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-@pytest.mark.parametrize("command", [[], ["caption"], ["transcribe"], ["annotate"], ["plan"], ["doctor"], ["demo"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], ["caption"], ["transcribe"], ["annotate"], ["plan"], ["run"], ["recipes", "list"], ["doctor"], ["demo"]],
+)
 def test_help_leads_with_examples_and_comes_at_once(gemma4, command: list[str]) -> None:
     fastest = 9.0
     for _ in range(3):  # the best of three, in processor time: other work on the machine is not the command's

@@ -99,11 +99,8 @@ def test_a_recipe_gives_the_rows_of_the_same_flags(gemma4, recipe: Path, photos:
         (("mine.toml", "x", "--prompt-file", "gone.txt"), "--prompt-file gone.txt: No such file"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(gemma4, recipe: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = gemma4("run", *arguments)
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+def test_what_cannot_be_is_refused_at_once(refused, recipe: Path, arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused("run", *arguments)
 
 
 def test_recipes_are_listed_shown_and_copied(gemma4, photos: Path, tmp_path: Path) -> None:
