@@ -130,7 +130,8 @@ def _merged(
     takes = inspect.signature(_COMMANDS[task]).parameters
     for name in assigned.values:
         if name in flags:
-            raise UsageError(f"--{name.replace('_', '-')} and --set {name} contradict each other", "Give one of them.")
+            what = "INPUT" if name == "inputs" else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{what} and --set {name} contradict each other", "Give one of them.")
     merged: dict[str, Any] = {}
     levels = (recipe.values, {k: v for k, v in environment.items() if k in takes}, {**flags, **assigned.values})
     for level in levels:
