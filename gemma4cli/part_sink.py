@@ -9,25 +9,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
-from gemma4cli import assembly, keys, ledger, outputs, parts, pending, reading, strict_json
+from gemma4cli import assembly, ledger, outputs, parts, pending, reading, strict_json
+from gemma4cli.commits import Columns, asked_again, commit
 from gemma4cli.duplicates import Duplicates
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.identity import UNKNOWN, Key, content_key, id_key
 from gemma4cli.inputs import Inputs
-from gemma4cli.ledger import Source
 from gemma4cli.mirror import Mirror
 from gemma4cli.outputs import Output
 from gemma4cli.pending import Pending, Resume
 from gemma4cli.records import Item, Row, Status
 from gemma4cli.schema import DUPLICATE_OF, ROW_FIELDS, carried_names
 from gemma4cli.sink import Sink
-from gemma4cli.tables import manifest_record, nbytes, table_of
+from gemma4cli.tables import nbytes
 
 PART_BYTES = 64 << 20
 _AT_ONCE = 4096  # earlier rows that are read back together
@@ -37,47 +37,6 @@ _AT_RISK = 1 / 25
 _COMMITTING = 1 / 25
 _LEAST_SECONDS = 0.05
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Columns(NamedTuple):
-    """How rows become a table: its schema, what carried columns are called there, and those of typed answers."""
-
-    schema: pa.Schema
-    names: Mapping[str, str]
-    answers: Sequence[str]
-
-
-def asked_again(row: Row, item: Item) -> str | None:
-    """Of a failed row, the manifest's record that would ask for it again."""
-    return strict_json.encode(manifest_record(item)).decode() if row.status is Status.FAILED else None
-
-
-def commit(
-    folder: Path,
-    number: int,
-    lines: Sequence[tuple[Row, Key, str | None]],
-    columns: Columns,
-    fingerprint: Mapping[str, Any],
-    mark: str = "",
-) -> Source:
-    """Writes rows, in any order, as a part with their keys in it. `mark` is that of `parts.write_part`.
-
-    Raises:
-        OSError: it cannot be written.
-        JobError: a carried value does not fit its column's type.
-    """
-    lines = sorted(lines, key=lambda line: line[0].row_index)
-    rows = [row for row, _, _ in lines]
-    table = table_of(rows, columns.schema, columns.names, columns.answers)
-    own = keys.table(
-        [row.row_index for row in rows],
-        [key for _, key, _ in lines],
-        [row.status for row in rows],
-        [record for _, _, record in lines],
-    )
-    header = {"fingerprint": fingerprint}
-    metadata = {ledger.IN_PART.decode(): keys.encoded(own, header)}
-    return Source(parts.write_part(folder, number, table, metadata, mark), own, False, header)
 
 
 class PartSink(Sink):

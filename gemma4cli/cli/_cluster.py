@@ -62,11 +62,11 @@ def _refuse(job: Job, options: RunOptions, form: Form | None) -> None:
 
 def _run(job: Job, options: RunOptions, finish: Finish, place: Output) -> int:
     from gemma4cli import parts, strict_json
-    from gemma4cli.cluster import run
+    from gemma4cli.cluster import connection, run
     from gemma4cli.stats import Stats
 
     quiet = options.quiet
-    with run.connected(options.address):
+    with connection.connected(options.address):
         work, inputs, left = run.begin(job.config, job.model, job.inputs, place, job.fingerprint, job.resume)
         kept_ok, kept_failed = sum(each.ok for each in left), sum(each.failed for each in left)
         finish.kept = {"ok": kept_ok, "failed": kept_failed}

@@ -20,10 +20,10 @@ import pyarrow as pa
 from gemma4cli import pipeline
 from gemma4cli.cluster.rendering import Outcome
 from gemma4cli.cluster.work import Work
+from gemma4cli.commits import asked_again
 from gemma4cli.engine import open_engine
 from gemma4cli.engine.supervisor import Supervisor
 from gemma4cli.identity import Key
-from gemma4cli.part_sink import asked_again
 from gemma4cli.pool import RenderPool
 from gemma4cli.records import Item, Row
 from gemma4cli.render import RenderJob

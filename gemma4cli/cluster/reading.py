@@ -20,7 +20,7 @@ from gemma4cli.inputs import Inputs
 from gemma4cli.ledger import Ledger
 from gemma4cli.records import Item, Probe
 
-BLOCK_ROWS = 32  # that travel together; rendered pictures of 280 tokens come to about 128 MB
+BLOCK_ROWS = 32  # that travel together, as long as they are small
 READ_AT_ONCE = 1024
 
 

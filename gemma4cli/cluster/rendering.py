@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from gemma4cli.render import RenderJob
 from gemma4cli.transport import contents
 
 Outcome = Rendered | Unrendered | Split
+BLOCK_BYTES = 64 << 20  # of rendered rows that go on together; a video of 32 frames is 31 MB
 _TEND_S = 1.0
 
 
@@ -31,19 +33,25 @@ class Render:
         self._open: dict[int, Future[Outcome]] = {}
         self._pool = RenderPool(found, work.config.limits.row_timeout_s, self._deliver, workers=cores)
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        """The rows with what came of rendering them: a column `outcome`, empty for rows that cannot be read at all."""
+    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
+        """The rows with what came of rendering them: a column `outcome`, empty for rows that cannot be read at all.
+
+        Fewer rows at a time where they are large.
+        """
         items: list[Item] = [pickle.loads(value.as_buffer())[0] for value in batch["item"]]
         waiting = {}
         for item in items:
             if item.failure is None:
                 waiting[item.row_index] = self._open[item.row_index] = Future()
                 self._pool.submit(item)
-        outcomes = []
-        for item in items:
-            found = waiting.get(item.row_index)
+        start, outcomes, nbytes = 0, list[bytes](), 0
+        for stop, item in enumerate(items, 1):
+            found = waiting.pop(item.row_index, None)
             outcomes.append(b"" if found is None else pickle.dumps(self._waited(found), 5))
-        return batch.append_column("outcome", pa.array(outcomes, pa.large_binary()))
+            nbytes += len(outcomes[-1])
+            if nbytes >= BLOCK_BYTES or stop == len(items):
+                yield batch.slice(start, stop - start).append_column("outcome", pa.array(outcomes, pa.large_binary()))
+                start, outcomes, nbytes = stop, [], 0
 
     def _waited(self, found: Future[Outcome]) -> Outcome:
         while True:

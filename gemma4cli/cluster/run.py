@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import pickle
-import re
-import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -18,10 +13,11 @@ from typing import Any
 from gemma4cli import ledger, merging, pending, shards
 from gemma4cli.cluster import dealing, reading, writing
 from gemma4cli.cluster.answering import Answer
+from gemma4cli.cluster.connection import got, reported
 from gemma4cli.cluster.rendering import Render
 from gemma4cli.cluster.work import Work
 from gemma4cli.config import RunConfig
-from gemma4cli.errors import Gemma4Error, JobError, UsageError
+from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.inputs import Inputs
 from gemma4cli.models import Model
@@ -34,9 +30,6 @@ from gemma4cli.stats import Stats
 SHARD_ROWS = 50_000
 WRITE_ROWS = 256  # of a part, for each engine
 _MOST_WRITE_ROWS = 4096
-_CONNECT_S = 10.0
-_OURS = re.compile(r"^gemma4cli\.errors\.\w+: (.+)$", re.MULTILINE)  # the last line of a traceback
-_KEPT = "What was written is kept; the same command goes on from there. Ray's logs are in /tmp/ray/session_latest/logs."
 # CPUs as Ray counts them. Of the tasks only those that read take one, for Ray puts them together with the cutting of
 # their rows into blocks, which does; actors must leave it to them, and there may be one CPU in all.
 _RENDER_SHARE = 0.25  # of the CPUs that an actor renders on
@@ -65,54 +58,6 @@ class Setup:
     job: bytes
     capacity: int
     description: dict[str, Any]
-
-
-@contextlib.contextmanager
-def connected(address: str | None) -> Iterator[None]:
-    """Ray, at an address or on this machine alone, while the block lasts.
-
-    Raises:
-        UsageError: it is not installed.
-        JobError: it cannot be reached.
-    """
-    try:
-        os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
-        import ray
-        from ray.data import DataContext
-    except ImportError as error:
-        raise UsageError(f"--on ray needs Ray: {error}", "Install it: pip install 'gemma4cli[ray]'.") from error
-    if address is not None:
-        _look_for(address)
-    ours = not ray.is_initialized()
-    if ours:
-        more = {} if address else {"include_dashboard": False}
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            first = printable(str(error).strip().split("\n")[0])
-            raise JobError(
-                f"no Ray at {address or 'this machine'}: {first}", "See ray status, and --address."
-            ) from error
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        if ours:
-            ray.shutdown()
-
-
-def _look_for(address: str) -> None:
-    """Raises JobError where nobody answers at HOST:PORT: Ray itself would look for minutes, without a word."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
-        try:
-            socket.create_connection((host, int(port)), _CONNECT_S).close()
-        except (OSError, OverflowError) as error:
-            message = f"no Ray at {printable(address)}: {getattr(error, 'strerror', None) or error}"
-            raise JobError(message, "See ray status there, and --address.") from error
 
 
 def cluster_for(config: RunConfig, engines: int | None) -> Cluster:
@@ -214,7 +159,7 @@ def survey(work: Work, inputs: Any) -> list[reading.Left]:
 
     look = ray.remote(num_cpus=1)(reading.survey)
     begun = {shard.number for shard in shards.begun(work.place)}
-    found = dict(zip(begun, _got([look.remote(work, inputs, number) for number in begun]), strict=True))
+    found = dict(zip(begun, got([look.remote(work, inputs, number) for number in begun]), strict=True))
     left = [found.get(number) or reading.Left(number, work.shard(number).rows) for number in range(work.of)]
     for each in left:
         if each.error is not None:
@@ -234,7 +179,7 @@ def answer(work: Work, inputs: Any, left: list[reading.Left], cluster: Cluster, 
     numbers = [each.number for each in left if each.rows]
     if not numbers:
         return {}
-    (setup,) = _got([ray.remote(num_cpus=_NONE, num_gpus=cluster.gpus)(configure).remote(work)])
+    (setup,) = got([ray.remote(num_cpus=_NONE, num_gpus=cluster.gpus)(configure).remote(work)])
     blocks = ceil(1.5 * setup.capacity / reading.BLOCK_ROWS) + 1
     rows = (
         ray.data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
@@ -265,7 +210,7 @@ def answer(work: Work, inputs: Any, left: list[reading.Left], cluster: Cluster, 
             num_cpus=_NONE,
         )
     )
-    with _reported():
+    with reported():
         for batch in rows.iter_batches(batch_size=None, batch_format="pyarrow"):
             for tally, ready in zip(batch["tally"], batch["ready"].to_pylist(), strict=True):
                 if not stats.generating:
@@ -284,7 +229,7 @@ def put_together(work: Work, left: list[reading.Left]) -> None:
     import ray
 
     task = ray.remote(num_cpus=1)(writing.finish)
-    _got([task.remote(work, each.number) for each in left if not each.finished and work.shard(each.number).rows])
+    got([task.remote(work, each.number) for each in left if not each.finished and work.shard(each.number).rows])
     merging.put_together(work.place)
 
 
@@ -297,31 +242,3 @@ def _pool(strategy: Any, most: int, calls: int) -> Any:
         max_tasks_in_flight_per_actor=calls + 2,
         enable_true_multi_threading=True,
     )
-
-
-def _got(refs: list[Any]) -> list[Any]:
-    import ray
-
-    with _reported():
-        return list(ray.get(refs))
-
-
-@contextlib.contextmanager
-def _reported() -> Iterator[None]:
-    """Ray's errors, which wrap those of tasks and actors, as the errors that they are."""
-    from ray.exceptions import RayError
-
-    try:
-        yield
-    except RayError as error:  # which may be one of ours as well, with a traceback for its message
-        causes: list[BaseException] = [error]
-        while (inner := getattr(causes[-1], "cause", None) or causes[-1].__cause__) is not None:
-            causes.append(inner)
-        for cause in causes:
-            if isinstance(cause, Gemma4Error) and not isinstance(cause, RayError):
-                raise cause from None
-        ours = _OURS.findall(str(error))  # of an actor it is in the text alone
-        if ours:
-            raise JobError(printable(ours[-1]), _KEPT) from error
-        said = str(causes[-1]).strip().split("\n")[0]
-        raise JobError(f"Ray: {type(causes[-1]).__name__}: {printable(said)}", _KEPT) from error

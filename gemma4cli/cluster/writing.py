@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from gemma4cli import assembly, ledger
 from gemma4cli.cluster.work import Work, parts_folder
+from gemma4cli.commits import Columns, commit
 from gemma4cli.identity import Key
-from gemma4cli.part_sink import Columns, commit
 from gemma4cli.records import Row
 from gemma4cli.schema import carried_names
 from gemma4cli.stats import Stats
