@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemma4cli.errors import JobError
+from gemma4cli.records import Row, Status
 from gemma4cli.stats import Stats
 
 
@@ -17,3 +18,23 @@ def test_a_limit_is_said_as_it_was_given(limit: float, said: str) -> None:
     stats.reasons["decode", "truncated"] = 10
     with pytest.raises(JobError, match=said):
         stats.check_failures()
+
+
+def test_rows_that_were_counted_elsewhere_count_as_if_they_were_counted_here() -> None:
+    rows = [
+        Row(i, f"i{i}", "", "image", "caption", Status.FAILED if i % 5 == 0 else Status.OK, error_stage="decode",
+            error_type="truncated", finish_reason="stop", prompt_tokens=i, output_tokens=3, decode_ms=0.5)
+        for i in range(20)
+    ]  # fmt: skip
+    here, there, other = Stats(20), Stats(None), Stats(None)
+    for i, row in enumerate(rows):
+        here.count(row)
+        (there if i < 8 else other).count(row)
+    added = Stats(20)
+    for stats in (there, other):
+        added.add(stats.tally())
+    assert (added.ok, added.failed, added.done) == (here.ok, here.failed, here.done)
+    assert (added.tokens, added.reasons, added.finish, added.busy_ms) == (
+        here.tokens, here.reasons, here.finish, here.busy_ms,
+    )  # fmt: skip
+    Stats(None).add(Stats(None).tally())
