@@ -181,7 +181,7 @@ def test_choices_are_kept_to_with_probabilities_among_them(asker: Asker) -> None
 
 
 def expected_logprobs(scene: scenes.Scene, asked: str, choices: tuple[str, ...]) -> dict[str, float]:
-    """The same by transformers, with every way to spell every choice followed to its end."""
+    """The same by transformers, with every way to spell every choice followed while it matters."""
     import torch
 
     from gemma4cli.engine.choice_scores import spellings
@@ -196,7 +196,7 @@ def expected_logprobs(scene: scenes.Scene, asked: str, choices: tuple[str, ...])
     found = dict.fromkeys(choices, 0.0)
 
     def follow(so_far: list[int], said: bytes, share: float) -> None:
-        if share < 1e-7:
+        if share < 1e-4:
             return
         more = torch.tensor([so_far], dtype=torch.long)
         given = {**inputs, "input_ids": torch.cat([inputs["input_ids"], more], 1)}
