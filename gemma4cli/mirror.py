@@ -5,38 +5,30 @@ is right wherever it breaks off: keys before the data that they belong to, new d
 what is gone here goes there last. Whoever goes on later reads what is there, as after a crash here: of rows that are
 there twice one counts, and they are put in order again.
 
-A lease stands for the lock: an object with the name of its owner and a time, which is renewed. Where a store can refuse
-to create what is there (S3, Google Cloud Storage, memory) only one of two takes it; elsewhere the last one does, and
-both look again before they send anything.
+A lease stands for the lock.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
-import os
 import posixpath
-import secrets
 import shutil
-import socket
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from gemma4cli import storage
+from gemma4cli import lease, storage
 from gemma4cli.errors import JobError, UsageError
+from gemma4cli.lease import Lease
 from gemma4cli.outputs import LOCK, Format, Output, locate
 
-STALE_S = 600.0  # without renewal, after which a lease is nobody's
-RENEW_S = 60.0
 _TRIES = 3
+_AT_ONCE = 64 << 20  # bytes of a file that is sent from memory
 _PAUSE_S = 1.0
-_LEASE = "lease.json"
 SHARDS = "shards"
 _BESIDE = ("README.md", "openai.jsonl")  # in the folder of a data set
 _LOGS = ("engine.log",)  # grow all the time: sent at the end
@@ -64,8 +56,7 @@ class Mirror:
         self.place = replace(locate(self.local), apart=True)
         self._scope = f"{self._state_name()}/{SHARDS}/{shard}" if shard else ""
         self._there: dict[str, tuple[int, int, int]] = {}  # by their names, as they were sent or fetched
-        self._lease: dict[str, Any] | None = None
-        self._over = threading.Event()
+        self._lease: Lease | None = None
         self._sending = threading.Lock()
         with self._reasons():
             self._fetch()
@@ -85,18 +76,13 @@ class Mirror:
         Raises:
             UsageError: another process has it.
         """
-        mine = {"pid": os.getpid(), "host": socket.gethostname(), "token": secrets.token_hex(8), "time": time.time()}
-        whole, own = self._lease_name(""), self._lease_name(self._scope)
         with self._reasons():
             self._fs.invalidate_cache()
-            others = [whole, own] if self._scope else [own, *self._leases_of_shards()]
-            for name in dict.fromkeys(others):
-                self._refuse_taken(name)
-            sure = self._put_lease(own, mine)
-        self._lease = mine
-        threading.Thread(target=self._renew, name="lease", daemon=True).start()
-        shown = storage.shown(self.uri)
-        return [] if sure else [f"{shown}: the store cannot keep two processes apart; see that only one writes there"]
+            whole, own, shown = self._lease_of(""), self._lease_of(self._scope), storage.shown(self.uri)
+            self._lease = Lease(self._fs, own, [whole] if self._scope else self._leases_of_shards(), shown)
+        if self._lease.sure:
+            return []
+        return [f"{shown}: the store cannot keep two processes apart; see that only one writes there"]
 
     def send(self, *, last: bool = False) -> None:
         """Makes the output what its likeness is.
@@ -107,7 +93,8 @@ class Mirror:
         with self._sending:
             for attempt in range(_TRIES):
                 try:
-                    self._refuse_lost()
+                    if self._lease is not None:
+                        self._lease.check()
                     self._send(last=last)
                     return
                 except JobError:
@@ -120,11 +107,8 @@ class Mirror:
 
     def close(self) -> None:
         """Gives the lease back and forgets the likeness."""
-        self._over.set()
         if self._lease is not None:
-            with contextlib.suppress(Exception):  # it goes stale by itself
-                if self._read_lease(self._lease_name(self._scope)).get("token") == self._lease["token"]:
-                    self._fs.rm_file(self._lease_name(self._scope))
+            self._lease.release()
             self._lease = None
         atexit.unregister(self._ended)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -149,11 +133,8 @@ class Mirror:
 
     def writer(self) -> str:
         """Who has the lease now, in words; empty if nobody has."""
-        for name in [self._lease_name(""), *self._leases_of_shards()]:
-            lease = self._read_lease(name)
-            if lease and time.time() - lease["time"] <= STALE_S:
-                return f"process {lease['pid']} on {lease['host']}"
-        return ""
+        found = (lease.read(self._fs, name) for name in [self._lease_of(""), *self._leases_of_shards()])
+        return next((lease.owner(each) for each in found if each and lease.is_live(each)), "")
 
     def _fetch(self) -> None:
         self._fs.invalidate_cache()
@@ -188,7 +169,7 @@ class Mirror:
 
     def _is_ours(self, name: str) -> bool:
         """Whether a file is part of the likeness: what others put there, and the data of other shards, is not."""
-        if name.endswith(f"/{_LEASE}") or name.rsplit("/", 1)[-1] in _LOGS:
+        if name.endswith(f"/{lease.NAME}") or name.rsplit("/", 1)[-1] in _LOGS:
             return False
         folders = f"{self._state_name()}/", f"{self.place.parts.name}/"
         if self.place.format is Format.FOLDER and not name.startswith(folders) and name not in _BESIDE:
@@ -209,7 +190,10 @@ class Mirror:
             now[name] = _stamp(path)
         fresh = [name for name, stamp in now.items() if self._there.get(name) != stamp]
         for name in sorted(fresh, key=_rank):
-            self._fs.pipe_file(f"{self._home}/{name}", (self._here / name).read_bytes())
+            if now[name][0] <= _AT_ONCE:
+                self._fs.pipe_file(f"{self._home}/{name}", (self._here / name).read_bytes())
+            else:
+                self._fs.put_file(str(self._here / name), f"{self._home}/{name}")
             self._there[name] = now[name]
         gone = [name for name in self._there if name not in now and name.rsplit("/", 1)[-1] not in _LOGS]
         for name in sorted(gone, key=_rank, reverse=True):
@@ -217,64 +201,15 @@ class Mirror:
                 self._fs.rm_file(f"{self._home}/{name}")
             del self._there[name]
 
-    def _lease_name(self, scope: str) -> str:
-        return f"{self._home}/{scope or self._state_name()}/{_LEASE}"
+    def _lease_of(self, scope: str) -> str:
+        return f"{self._home}/{scope or self._state_name()}/{lease.NAME}"
 
     def _leases_of_shards(self) -> list[str]:
         folder = f"{self._home}/{self._state_name()}/{SHARDS}"
         try:
-            return [name for name in self._fs.find(folder) if name.endswith(f"/{_LEASE}")]
+            return [name for name in self._fs.find(folder) if name.endswith(f"/{lease.NAME}")]
         except FileNotFoundError:
             return []
-
-    def _read_lease(self, name: str) -> dict[str, Any]:
-        try:
-            found = json.loads(self._fs.cat_file(name))
-            return {**found, "time": float(found["time"])}
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return {}
-
-    def _refuse_taken(self, name: str) -> None:
-        lease = self._read_lease(name)
-        if not lease:
-            return
-        if time.time() - lease["time"] > STALE_S or _is_dead(lease):
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.rm_file(name)
-            return
-        who = f"process {lease.get('pid')} on {lease.get('host')}"
-        message = f"another gemma4 is writing to {storage.shown(self.uri)}: {who}"
-        raise UsageError(message, f"wait for it: {STALE_S / 60:.0f} minutes if it has died; or choose another output")
-
-    def _put_lease(self, name: str, mine: dict[str, Any]) -> bool:
-        """Whether the store made sure that nobody else has it."""
-        data = json.dumps(mine).encode()
-        try:
-            self._fs.pipe_file(name, data, mode="create")
-            return True
-        except FileExistsError:
-            raise UsageError(
-                f"another gemma4 began to write to {storage.shown(self.uri)} just now", "wait for it, and try again"
-            ) from None
-        except (ValueError, TypeError, NotImplementedError):  # it cannot
-            self._fs.pipe_file(name, data)
-            return False
-
-    def _refuse_lost(self) -> None:
-        if self._lease is None:
-            return
-        found = self._read_lease(self._lease_name(self._scope))
-        if found and found.get("token") != self._lease["token"]:
-            message = f"another gemma4 has taken {storage.shown(self.uri)} over"
-            raise JobError(message, "wait for it, then run the same command again")
-
-    def _renew(self) -> None:
-        while not self._over.wait(RENEW_S):
-            lease = self._lease
-            with contextlib.suppress(Exception):  # the next time will do
-                if lease is not None and self._read_lease(self._lease_name(self._scope)).get("token") == lease["token"]:
-                    lease["time"] = time.time()
-                    self._fs.pipe_file(self._lease_name(self._scope), json.dumps(lease).encode())
 
     @contextlib.contextmanager
     def _reasons(self) -> Iterator[None]:
@@ -309,16 +244,3 @@ def _rank(name: str) -> tuple[int, str]:
 def _stamp(path: Path) -> tuple[int, int, int]:
     found = path.stat()
     return found.st_size, found.st_mtime_ns, found.st_ino
-
-
-def _is_dead(lease: dict[str, Any]) -> bool:
-    """Whether the owner was a process of this machine that is no more."""
-    if lease.get("host") != socket.gethostname():
-        return False
-    try:
-        os.kill(int(lease["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return False

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from gemma4cli import inspection, merging, mirror, shards
+from gemma4cli import inspection, lease, merging, mirror, shards
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.inputs import Inputs
 from gemma4cli.pending import Resume
@@ -121,7 +121,7 @@ def test_a_death_at_any_moment_loses_nothing_and_doubles_nothing(
     store, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second of three runs dies at each of its changes to the store in turn; the third one finishes the job."""
-    monkeypatch.setattr(mirror, "STALE_S", -1.0)  # the dead one's lease is nobody's
+    monkeypatch.setattr(lease, "STALE_S", -1.0)  # the dead one's lease is nobody's
     changes = 0
     dies_at = 0
     original = {name: getattr(MemoryFileSystem, name) for name in ("pipe_file", "rm_file")}
@@ -177,11 +177,11 @@ def test_one_process_at_a_time(store) -> None:
 
 def test_a_stale_lease_and_that_of_a_dead_process_are_free(store) -> None:
     now, here = time.time(), socket.gethostname()
-    for lease in (
+    for other in (
         {"pid": 1, "host": "elsewhere", "token": "t", "time": now - 601},
         {"pid": 2**22 + 1, "host": here, "token": "t", "time": now},
     ):
-        store.pipe("/job/out/.gemma4cli/lease.json", json.dumps(lease).encode())
+        store.pipe("/job/out/.gemma4cli/lease.json", json.dumps(other).encode())
         run("memory://job/out", 3)
     store.pipe("/job/out/.gemma4cli/lease.json", b"nonsense")
     with pytest.raises(UsageError, match="just now"):
