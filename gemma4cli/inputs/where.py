@@ -74,11 +74,19 @@ class Where:
         return self.of(pa.Table.from_arrays(arrays, names), len(records))
 
     def of(self, table: pa.Table, rows: int) -> list[bool]:
-        """The same of the rows of a table that has these columns."""
+        """The same of the rows of a table that has these columns.
+
+        Raises:
+            UsageError: it cannot be told of some, such as where it divides by nothing.
+        """
         places = pa.array(range(rows), pa.int64())
         table = table.append_column(_PLACE, places) if self.columns else pa.table({_PLACE: places})
         kept = [False] * rows
-        for place in table.filter(self.expression)[_PLACE].to_pylist():
+        try:
+            taken = table.filter(self.expression)[_PLACE].to_pylist()
+        except pa.ArrowException as error:
+            raise self._refused(f"cannot be told of some rows: {_first_line(error)}") from error
+        for place in taken:
             kept[place] = True
         return kept
 

@@ -150,3 +150,9 @@ def test_conditions_say_what_python_says(rows: list[tuple[int | None, str | None
         (n is not None and n >= 0 and s is not None and s != "a") or (s is None and n in (1, -1)) for n, s in rows
     ]
     assert where.keeps([{"n": n, "s": s} for n, s in rows]) == expected
+
+
+def test_what_cannot_be_told_of_a_row_ends_the_job(source: str) -> None:
+    with pytest.raises(UsageError, match="cannot be told of some rows: divide by zero"):
+        open_inputs([source], options(where="100 / width > 1"))
+    assert len(list(open_inputs([source], options(where="100 / (width + 1.0) > 0.9")))) == 2
