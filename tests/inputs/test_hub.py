@@ -146,3 +146,17 @@ def test_a_list_of_media_makes_rows_with_columns(tmp_path: Path) -> None:
     (tmp_path / "test" / "metadata.jsonl").unlink()
     (tmp_path / "train" / "metadata.jsonl").write_text('{"about": "no names"}\n')
     assert [item.id for item in open_inputs([str(tmp_path)], options())] == ["test/a.jpg", "train/a.jpg"]
+
+
+def test_videos_and_lists_of_images_stay_as_they_are_stored(tmp_path: Path) -> None:
+    struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    film, pages = (
+        {"bytes": b"film", "path": "a.mp4"},
+        [{"bytes": png(1), "path": None}, {"bytes": png(2), "path": None}],
+    )
+    table = pa.table({"video": pa.array([film], struct), "images": pa.array([pages], pa.list_(struct))})
+    features = datasets.Features(video=datasets.Video(), images=datasets.List(datasets.Image()))
+    datasets.Dataset(table, info=datasets.DatasetInfo(features=features)).save_to_disk(str(tmp_path / "saved"))
+    (item,) = open_inputs([str(tmp_path / "saved")], options(Kind.IMAGE, Kind.VIDEO))
+    found = [(medium.kind, medium.data) for medium in item.media]
+    assert found == [(Kind.VIDEO, b"film"), (Kind.IMAGE, png(1)), (Kind.IMAGE, png(2))]
