@@ -193,6 +193,7 @@ def eagle3(base: Path, folder: Path, seed: int = 2) -> Path:
         "head_dim": head, "vocab_size": words, "draft_vocab_size": words, "max_position_embeddings": 8192,
         "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu", "rope_theta": 10000.0,
         "bos_token_id": text["bos_token_id"], "eos_token_id": text["eos_token_id"], "target_hidden_size": hidden,
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 4],
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(made, indent=1) + "\n")
     draw = torch.Generator().manual_seed(seed)
