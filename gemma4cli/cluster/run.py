@@ -33,6 +33,7 @@ _MOST_WRITE_ROWS = 4096
 # CPUs as Ray counts them. Of the tasks only those that read take one, for Ray puts them together with the cutting of
 # their rows into blocks, which does; actors must leave it to them, and there may be one CPU in all.
 _RENDER_SHARE = 0.25  # of the CPUs that an actor renders on
+_LEAST = 0.01  # of an engine: what takes nothing is not spread over the machines
 _NONE = 0
 _MOST_CORES = 16  # of an actor that renders
 
@@ -198,7 +199,7 @@ def answer(work: Work, inputs: Any, left: list[reading.Left], cluster: Cluster, 
             fn_constructor_args=[work],
             batch_size=None,
             batch_format="pyarrow",
-            num_cpus=_NONE,
+            num_cpus=_LEAST if cluster.cores > 1 else _NONE,
             num_gpus=cluster.gpus or None,
             compute=_pool(ActorPoolStrategy, cluster.engines, blocks),
         )
