@@ -113,8 +113,13 @@ def begin(
         part=int(time.time()) + 1,
         folder=str(Path.cwd()),
     )
+    try:
+        reference = ray.put(inputs)
+    except (TypeError, pickle.PicklingError) as error:
+        said = printable(str(error).strip().split("\n")[0])
+        hint = "Make a manifest of them, or leave --on ray out."
+        raise UsageError(f"these inputs cannot be sent to other machines: {said}", hint) from error
     dealing.deal(work, whole)
-    reference = ray.put(inputs)
     return work, reference, survey(work, reference)
 
 
