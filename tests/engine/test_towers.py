@@ -1,6 +1,5 @@
 """Pictures encoded end to end, without padding, come out as transformers' own tower makes them."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -25,20 +24,15 @@ def theirs() -> Any:
 
 
 @pytest.fixture
-def ours(theirs: Any) -> Iterator[Any]:
+def ours(theirs: Any) -> Any:
     """What vLLM's model is to the functions under test."""
-    tower = theirs.model.vision_tower
-    before = tower.config._attn_implementation
-    yield SimpleNamespace(
-        vision_tower=tower,
+    return SimpleNamespace(
+        vision_tower=theirs.model.vision_tower,
         audio_tower=theirs.model.audio_tower,
         embed_vision=theirs.model.embed_vision,
         embed_audio=theirs.model.embed_audio,
         model_dtype=torch.float32,
     )
-    tower.config._attn_implementation = before  # so that the next test has transformers' own again
-    if hasattr(tower, "packed_layers"):
-        del tower.packed_layers
 
 
 def picture(width: int, height: int, seed: int, padded: int) -> tuple[Tensor, Tensor]:
@@ -92,6 +86,20 @@ def test_sounds_are_heard_as_by_transformers(theirs: Any, ours: Any, frames: lis
         made = towers.heard(ours, features, masks)
     assert [len(embedding) for embedding in made] == [-(-count // 4) for count in frames]
     torch.testing.assert_close(torch.cat(made), torch.cat(expected), atol=2e-5, rtol=1e-4)
+
+
+def test_a_tower_that_comes_out_wrong_or_breaks_is_left_to_vllm(ours: Any, caplog: pytest.LogCaptureFixture) -> None:
+    right = [torch.ones(3, 4), torch.ones(2, 4)]
+
+    def breaks() -> list[Tensor]:
+        raise RuntimeError("no kernel image is available")
+
+    assert towers._agree(ours, "image", lambda: [x * 1.01 for x in right], lambda: right)
+    assert towers._agree(ours, "image", breaks, breaks)  # looked at once
+    assert not towers._agree(ours, "video", lambda: [x + 1 for x in right], lambda: right)
+    assert not towers._agree(ours, "audio", breaks, lambda: right)
+    ours.encodes_packed = {}
+    assert not towers._agree(ours, "image", lambda: [x * torch.nan for x in right], lambda: right)
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 120))
