@@ -17,7 +17,7 @@ QUANTIZATIONS = ("fp8",)  # that weights can be given while they are loaded
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
 METHODS = ("mtp", "eagle3")
 # Compute capability of the GPU that a flag needs: 8.9 computes in 8 bits.
-NEEDS = {"--quantization": 8.9, "--kv-cache-dtype": 8.9, "--speculative": 8.0, "--encoder-cudagraph": 8.0}
+NEEDS = {"--quantization": 8.9, "--kv-cache-dtype": 8.9, "--encoder-cudagraph": 8.0}
 AUTO = "auto"  # the drafter that is published beside the model
 DRAFTED = 4  # tokens at a time
 

@@ -42,7 +42,6 @@ def feature_settings(config: RunConfig, model: Model, capability: float | None) 
         settings["compilation_config"] = {"cudagraph_mm_encoder": True}
     drafter = drafters.find(features, model)
     if drafter is not None:
-        _needs("--speculative", None, capability)
         settings["speculative_config"] = {
             "model": drafter.location,
             "method": drafter.method,

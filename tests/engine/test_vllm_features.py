@@ -115,5 +115,7 @@ def test_drafters_are_told_by_their_configuration_and_have_to_fit(tmp_path: Path
             settings(speculative=name)
     with pytest.raises(UsageError, match="drafts by mtp"):
         settings(speculative=assistant, speculative_method="eagle3")
-    with pytest.raises(UsageError, match="needs a GPU"):
-        settings(None, speculative=assistant)
+    assert (
+        settings(None, speculative=assistant)["speculative_config"]
+        == settings(speculative=assistant)["speculative_config"]
+    )
