@@ -250,6 +250,16 @@ def quantised(base: Path, folder: Path, scheme: str) -> Path:
     return folder
 
 
+def round_to_w4a16(state: dict[str, Tensor]) -> None:
+    """Makes of the weights of a model in transformers what four bits leave of them."""
+    for name, weight in state.items():
+        if _is_quantised(name, weight):
+            groups = weight.float().unflatten(1, (-1, 128))
+            scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-8) / 7
+            kept = (groups / scale).round().clamp(-8, 7) * scale.to(torch.bfloat16).float()
+            weight.copy_(kept.flatten(1))
+
+
 def _is_quantised(name: str, weight: Tensor) -> bool:
     layer = ".layers." in name and "language_model" in name and "per_layer" not in name
     return layer and weight.ndim == 2 and name.endswith("_proj.weight")
