@@ -393,7 +393,8 @@ def _job(
 
     def notice(line: str) -> None:
         if not options.quiet:
-            with contextlib.suppress(OSError):  # nobody reads it any more, which is no engine's concern
+            # Where nobody reads it any more, which is no engine's concern, rich would end the thread.
+            with contextlib.suppress(OSError, SystemExit):
                 _output.print_line(f"note: {line}")
 
     with (

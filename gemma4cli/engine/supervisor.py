@@ -126,7 +126,7 @@ class Supervisor:
         try:
             if self._bring_up():
                 self._attend()
-        except Exception as unforeseen:  # else the rows here would be waited for for ever
+        except BaseException as unforeseen:  # else the rows here would be waited for for ever
             self._deliver(EngineError(f"the engine cannot be looked after: {type(unforeseen).__name__}: {unforeseen}"))
         finally:
             self._engine.close()
