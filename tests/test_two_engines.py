@@ -18,7 +18,7 @@ from gemma4cli.records import Generation, Item, Media, Rendered
 from gemma4cli.render import RenderJob
 from gemma4cli.tiny import CLIPS, films, prompts, scenes
 
-pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 OF_EACH = 33
 START_S = 300.0
 

@@ -12,6 +12,7 @@ import pytest
 SCRIPT = Path(__file__).parent.parent / "scripts" / "check_variants"
 
 
+@pytest.mark.slow
 @pytest.mark.vllm
 def test_experts_without_ears_and_adapters_by_row_answer_as_in_transformers(tmp_path: Path) -> None:
     command = [sys.executable, SCRIPT, "--only", "26B-A4B,lora", "--jobs", "1", "--json", tmp_path / "results.json"]

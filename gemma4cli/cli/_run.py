@@ -96,13 +96,13 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
         ),
         _standard_input() if "-" in named else None,
     )
+    _refuse_columns_of_files(options, inputs)
     inputs = prompt_templates.told(inputs, config.wordings)
     if config.features.lora_column is not None:
         inputs = _with_adapters(inputs, config.features.lora_column)
     if options.known is not None:
         inputs = without_known(inputs, options.known)
     config = replace(config, limits=replace(config.limits, readers=_readers(config, inputs)))
-    _refuse_columns_of_files(options, inputs)
     if task == "annotate" and not (config.prompts.text or config.outputs or options.prompt_column or inputs.speaking):
         from gemma4cli.errors import UsageError
 
