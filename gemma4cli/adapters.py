@@ -111,7 +111,7 @@ def _checked(shown: str, shapes: Mapping[str, list[int]], model: Model) -> tuple
 
 
 def _kind(tower: str) -> str:
-    return "audio" if tower.endswith("audio") or tower.startswith("audio") else "vision"
+    return "audio" if "audio" in tower else "vision"
 
 
 def _shapes(path: Path) -> dict[str, list[int]]:

@@ -23,6 +23,11 @@ def printable(text: str) -> str:
     return text if text.isascii() and text.isprintable() else _UNPRINTABLE.sub(_escape, text)
 
 
+def first_line(error: BaseException, most: int | None = None) -> str:
+    """The first line of what an error says, printable, of no more than `most` characters."""
+    return printable(str(error).strip().split("\n")[0])[:most]
+
+
 def encodable(text: str) -> str:
     """The text with lone surrogates escaped, so that it can be written as UTF-8; else unchanged."""
     return text if text.isascii() else _SURROGATES.sub(_escape, text)

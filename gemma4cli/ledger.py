@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from gemma4cli import keys, shards
 from gemma4cli.errors import UsageError
-from gemma4cli.escaping import printable
+from gemma4cli.escaping import first_line, printable
 from gemma4cli.outputs import Format, Output, is_row
 from gemma4cli.parts import is_part
 
@@ -144,7 +144,7 @@ def _sealed(place: Output, ledger: Ledger) -> dict[tuple[str, int, int], Source]
                 raise ValueError("it has another number of rows than its data")
         except _UNREADABLE as error:
             shown = printable(str(path))
-            ledger.notices.append(f"{shown} is damaged ({_first_line(error)}); rows are known by their ids alone")
+            ledger.notices.append(f"{shown} is damaged ({first_line(error, 200)}); rows are known by their ids alone")
             continue
         start = 0
         for each in seals:
@@ -213,7 +213,7 @@ def _unsealed(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source
             read = file.read(columns=["row_index", "id", "status"])
             table = keys.adopted(*(read[name].to_pylist() for name in ("row_index", "id", "status")))
     except _UNREADABLE as error:
-        _set_aside(path, place, ledger, repair, f"{shown} cannot be read ({_first_line(error)})")
+        _set_aside(path, place, ledger, repair, f"{shown} cannot be read ({first_line(error, 200)})")
         return None
     ledger.notices.append(f"the keys of {shown} are lost; its {rows:,} rows are known by their ids alone")
     return Source(path, table, text is None, _made_with(metadata))
@@ -286,7 +286,3 @@ def counts(table: pa.Table) -> Counter[str]:
 def _shown(line: bytes) -> str:
     text = printable(line.decode("utf-8", "replace").strip())
     return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-def _first_line(error: BaseException) -> str:
-    return printable(str(error).strip().split("\n")[0])[:200]

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gemma4cli import assembly, card, identity, keys, ledger, outputs, parts, shards, storage, strict_json
+from gemma4cli import assembly, card, identity, keys, ledger, outputs, parts, shards, storage
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.ledger import Source
@@ -194,8 +194,7 @@ def _assemble(place: Output, there: Sequence[Shard], files: Sequence[Sequence[So
         path.unlink()
     summary = _summary(place, there)
     for name, document in (("summary.json", summary), ("job.json", {"total": there[0].total})):
-        with parts.whole_file(place.state / name) as temporary:
-            temporary.write_bytes(strict_json.encode(document, indent=2) + b"\n")
+        parts.write_document(place.state / name, document, indent=2)
 
 
 def _fill(

@@ -25,11 +25,11 @@ from gemma4cli import lease, storage
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.lease import Lease
 from gemma4cli.outputs import LOCK, Format, Output, locate
+from gemma4cli.shards import FOLDER as SHARDS
 
 _TRIES = 3
 _AT_ONCE = 64 << 20  # bytes of a file that is sent from memory
 _PAUSE_S = 1.0
-SHARDS = "shards"
 _BESIDE = ("README.md", "openai.jsonl")  # in the folder of a data set
 _LOGS = ("engine.log",)  # grow all the time: sent at the end
 

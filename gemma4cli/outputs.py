@@ -11,6 +11,7 @@ import shutil
 import socket
 import time
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -91,14 +92,8 @@ def claim(output: Output, overwrite: bool) -> IO[str]:
     Raises:
         UsageError: something of others lies there, another run is writing there, or it cannot be written to.
     """
-    shown = printable(str(output.path))
-    try:
-        if not output.path.parent.is_dir():
-            parent = printable(str(output.path.parent))
-            raise UsageError(f"no such folder: {parent}", f"make it first: mkdir -p {parent}")
-        refuse_foreign(output)
-        output.state.mkdir(parents=True, exist_ok=True)
-        lock = _locked(output)
+    with writable(output):
+        lock = _locked(_prepared(output))
         try:
             if output.format is Format.FOLDER:
                 parts.settle(output.state / "sorted", output.parts)
@@ -108,9 +103,6 @@ def claim(output: Output, overwrite: bool) -> IO[str]:
         except BaseException:
             release(lock)
             raise
-    except OSError as error:
-        message = f"cannot write to {shown}: {error.strerror or error}"
-        raise UsageError(message, "choose an output in a folder that you may write to") from error
     return lock
 
 
@@ -120,16 +112,17 @@ def share(output: Output) -> IO[str]:
     Raises:
         UsageError: something of others lies there, somebody has the whole, or it cannot be written to.
     """
-    shown = printable(str(output.path))
+    with writable(output):
+        return _locked(_prepared(output), whole=False)
+
+
+@contextlib.contextmanager
+def writable(output: Output) -> Iterator[None]:
+    """Makes a UsageError of whatever keeps the block from writing to an output."""
     try:
-        if not output.path.parent.is_dir():
-            parent = printable(str(output.path.parent))
-            raise UsageError(f"no such folder: {parent}", f"make it first: mkdir -p {parent}")
-        refuse_foreign(output)
-        output.state.mkdir(parents=True, exist_ok=True)
-        return _locked(output, whole=False)
+        yield
     except OSError as error:
-        message = f"cannot write to {shown}: {error.strerror or error}"
+        message = f"cannot write to {printable(str(output.path))}: {error.strerror or error}"
         raise UsageError(message, "choose an output in a folder that you may write to") from error
 
 
@@ -163,6 +156,16 @@ def document(output: Output, name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _prepared(output: Output) -> Output:
+    """The output, with the folder of its state, where nothing of others lies in its place."""
+    if not output.path.parent.is_dir():
+        parent = printable(str(output.path.parent))
+        raise UsageError(f"no such folder: {parent}", f"make it first: mkdir -p {parent}")
+    refuse_foreign(output)
+    output.state.mkdir(parents=True, exist_ok=True)
+    return output
 
 
 def _locked(output: Output, whole: bool = True) -> IO[str]:

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from gemma4cli import assembly, ledger, outputs, parts, pending, reading, strict_json
+from gemma4cli import assembly, ledger, outputs, parts, pending, reading
 from gemma4cli.commits import Columns, asked_again, commit
 from gemma4cli.duplicates import Duplicates
 from gemma4cli.errors import JobError, UsageError
@@ -187,8 +187,7 @@ class PartSink(Sink):
         self.flush()
         try:
             assembly.assemble(self._place, self.ledger, self._schema, self._fingerprint)
-            with parts.whole_file(self.state / "summary.json") as temporary:
-                temporary.write_bytes(strict_json.encode(summary, indent=2) + b"\n")
+            parts.write_document(self.state / "summary.json", summary, indent=2)
         except parts.DamagedPartError as error:
             raise self._damaged(error) from error
         except (OSError, pa.ArrowException) as error:
@@ -248,8 +247,8 @@ class PartSink(Sink):
 
     def _note(self, total: int | None) -> None:
         """Leaves word of how many rows there are, for whoever looks while the job runs or after it was stopped."""
-        with contextlib.suppress(OSError), parts.whole_file(self.state / "job.json") as temporary:
-            temporary.write_bytes(strict_json.encode({"total": total}) + b"\n")
+        with contextlib.suppress(OSError):
+            parts.write_document(self.state / "job.json", {"total": total})
 
     def _id_of(self, row_index: int) -> str:
         with contextlib.suppress(parts.DamagedPartError, KeyError):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gemma4cli import strict_json
 from gemma4cli.tables import conformed
 
 Ints = np.ndarray[Any, np.dtype[Any]]
@@ -47,6 +48,12 @@ def whole_file(path: Path, scratch: Path | None = None) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_document(path: Path, document: Mapping[str, Any], indent: int | None = None) -> None:
+    """Writes JSON that is there whole or not at all. Raises OSError."""
+    with whole_file(path) as temporary:
+        temporary.write_bytes(strict_json.encode(document, indent=indent) + b"\n")
 
 
 def sync(path: Path) -> None:

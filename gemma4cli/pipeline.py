@@ -152,11 +152,12 @@ def rows(
     keys = count(-1, -1)  # of pieces of rows; the rows themselves have their row_index
     stop: Stop | None = None
     more, started = True, False
+    asks = len(config.asks(None))  # of each row
     while True:
         while (
             (more or pieces)
             and stop is None
-            and len(flights) + rendering * (len(config.asks(None)) - 1) < engine.capacity
+            and len(flights) + rendering * (asks - 1) < engine.capacity
             and rendering < 2 * pool.workers  # their sizes are not known yet
             and nbytes < bytes_in_flight
         ):

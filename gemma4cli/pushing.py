@@ -57,14 +57,14 @@ def push(
         raise UsageError(f"{printable(output)} is {report.state}: not all of its rows are there", hint)
     with tempfile.TemporaryDirectory(prefix="gemma4-") as folder:
         try:
-            carded = _prepared(Path(folder), place, repository)
+            _lay_out(Path(folder), place, repository)
             api = api or _api()
             api.create_repo(repository, repo_type=_KIND, private=private or None, exist_ok=True)
             if revision is not None:
                 api.create_branch(repository, branch=revision, repo_type=_KIND, exist_ok=True)
-            if not _may_card(api, repository, revision):
-                (Path(folder) / card.NAME).unlink(missing_ok=True)
-                carded = False
+            carded = _may_card(api, repository, revision)
+            if not carded:
+                (Path(folder) / card.NAME).unlink()
             api.upload_folder(
                 repo_id=repository,
                 folder_path=folder,
@@ -83,8 +83,8 @@ def push(
     return Pushed(address, report.ok + report.failed + report.skipped, carded)
 
 
-def _prepared(folder: Path, place: Output, repository: str) -> bool:
-    """Lays out the repository, with links to the rows; whether it has a card."""
+def _lay_out(folder: Path, place: Output, repository: str) -> None:
+    """Lays out the repository: its card, and links to the rows."""
     (folder / "data").mkdir()
     if place.format is Format.FOLDER:
         for path in sorted(place.parts.glob("*.parquet")):
@@ -92,11 +92,10 @@ def _prepared(folder: Path, place: Output, repository: str) -> bool:
         own = place.path / card.NAME
         if not card.may_replace(own):  # the user's own says it better
             shutil.copyfile(own, folder / card.NAME)
-            return True
+            return
     else:
         (folder / card.data_files(place)).symlink_to(place.path.absolute())
     (folder / card.NAME).write_text(card.of_output(place, repository.partition("/")[2]), encoding="utf-8")
-    return True
 
 
 def _may_card(api: Any, repository: str, revision: str | None) -> bool:

@@ -14,7 +14,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from typing import IO
 
-from gemma4cli import outputs, parts, strict_json
+from gemma4cli import outputs, parts
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.outputs import Format, Output
@@ -99,7 +99,7 @@ def claim(output: Output, shard: Shard, overwrite: bool) -> tuple[Output, list[I
         _refuse_whole(output, shown)
         _refuse_others(output, shard, shown, overwrite)
         place = place_of(output, shard.name)
-        try:
+        with outputs.writable(output):
             place.path.parent.mkdir(exist_ok=True)
             lock = outputs.claim(place, overwrite)
             try:
@@ -107,9 +107,6 @@ def claim(output: Output, shard: Shard, overwrite: bool) -> tuple[Output, list[I
             except BaseException:
                 outputs.release(lock)
                 raise
-        except OSError as error:
-            message = f"cannot write to {shown}: {error.strerror or error}"
-            raise UsageError(message, "choose an output in a folder that you may write to") from error
     except BaseException:
         share.close()
         raise
@@ -118,8 +115,7 @@ def claim(output: Output, shard: Shard, overwrite: bool) -> tuple[Output, list[I
 
 def note(place: Output, shard: Shard) -> None:
     """Leaves word, in a shard's own place, of which rows it has. Raises OSError."""
-    with parts.whole_file(place.state / _DOCUMENT) as temporary:
-        temporary.write_bytes(strict_json.encode(asdict(shard)) + b"\n")
+    parts.write_document(place.state / _DOCUMENT, asdict(shard))
 
 
 def clear(output: Output) -> None:

@@ -9,8 +9,8 @@ from gemma4cli.cli import _errors, _output
 
 if TYPE_CHECKING:
     from gemma4cli.cli._finish import Finish
-    from gemma4cli.cli._options import RunOptions
     from gemma4cli.cli._run import Job
+    from gemma4cli.cli._options import RunOptions
     from gemma4cli.companions import Form
     from gemma4cli.outputs import Output
 
@@ -61,7 +61,7 @@ def _refuse(job: Job, options: RunOptions, form: Form | None) -> None:
 
 
 def _run(job: Job, options: RunOptions, finish: Finish, place: Output) -> int:
-    from gemma4cli import parts, strict_json
+    from gemma4cli import parts
     from gemma4cli.cluster import connection, run
     from gemma4cli.stats import Stats
 
@@ -82,8 +82,7 @@ def _run(job: Job, options: RunOptions, finish: Finish, place: Output) -> int:
             summary = stats.summary(job.config.as_dict(), engines)
             run.put_together(work, left)
     summary["kept"], finish.summary = finish.kept, summary
-    with parts.whole_file(place.state / "summary.json") as temporary:
-        temporary.write_bytes(strict_json.encode(summary, indent=2) + b"\n")
+    parts.write_document(place.state / "summary.json", summary, indent=2)
     if not quiet:
         _output.print_summary(summary, job.output)
         if kept_ok + kept_failed:

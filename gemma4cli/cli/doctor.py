@@ -5,47 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from gemma4cli.cli._errors import reports_errors
+from gemma4cli.cli._options import flag
 
 if TYPE_CHECKING:
     from gemma4cli import checks
 
+OPTIONS = "Options"  # as Typer calls the panel of those that are in none
+
 
 @reports_errors
 def doctor(
-    model: Annotated[
-        str,
-        typer.Option("--model", "-m", envvar="GEMMA4_MODEL", show_envvar=False, help="The model to look for."),
-    ] = "E4B",
+    model: Annotated[str, flag("--model", "-m", panel=OPTIONS, help="The model to look for.")] = "E4B",
     gpus: Annotated[
-        str | None,
-        typer.Option(
-            "--gpus", metavar="N|all|I,J", envvar="GEMMA4_GPUS", show_envvar=False, help="How a run would group them."
-        ),
+        str | None, flag("--gpus", panel=OPTIONS, metavar="N|all|I,J", help="How a run would group them.")
     ] = None,
     tensor_parallel: Annotated[
-        int,
-        typer.Option(
-            "--tensor-parallel",
-            metavar="N",
-            min=1,
-            envvar="GEMMA4_TENSOR_PARALLEL",
-            show_envvar=False,
-            help="GPUs that an engine takes.",
-        ),
+        int, flag("--tensor-parallel", panel=OPTIONS, metavar="N", min=1, help="GPUs that an engine takes.")
     ] = 1,
     pipeline_parallel: Annotated[
-        int,
-        typer.Option(
-            "--pipeline-parallel",
-            metavar="N",
-            min=1,
-            envvar="GEMMA4_PIPELINE_PARALLEL",
-            show_envvar=False,
-            help="Times these.",
-        ),
+        int, flag("--pipeline-parallel", panel=OPTIONS, metavar="N", min=1, help="Times these.")
     ] = 1,
 ) -> int:
     """Check this installation: what works, what does not, and what to do about it.

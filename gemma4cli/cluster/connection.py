@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gemma4cli.errors import Gemma4Error, JobError, UsageError
-from gemma4cli.escaping import printable
+from gemma4cli.escaping import first_line, printable
 
 _CONNECT_S = 10.0
 _OURS = re.compile(r"^gemma4cli\.errors\.\w+: (.+)$", re.MULTILINE)  # the last line of a traceback
@@ -40,7 +40,7 @@ def connected(address: str | None) -> Iterator[None]:
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            first = printable(str(error).strip().split("\n")[0])
+            first = first_line(error)
             raise JobError(
                 f"no Ray at {address or 'this machine'}: {first}", "See ray status, and --address."
             ) from error

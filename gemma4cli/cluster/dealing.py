@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from gemma4cli import keys, ledger, parts, shards, strict_json
+from gemma4cli import keys, ledger, parts, shards
 from gemma4cli.cluster.work import Work, parts_folder
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
@@ -47,8 +47,8 @@ def deal(work: Work, whole: Ledger) -> None:
             parts.write_part(folder, work.part - 1, table, metadata, f"{mark:08x}")
             mark += 1
     if whole.finished:
-        with parts.whole_file(work.place.state / shards.FOLDER / _NOTE) as temporary:
-            temporary.write_bytes(strict_json.encode({"files": [s.path.name for s in sources if s.finished]}))
+        names = [source.path.name for source in sources if source.finished]
+        parts.write_document(work.place.state / shards.FOLDER / _NOTE, {"files": names})
     for source in sources:
         if not source.finished:
             source.path.unlink()

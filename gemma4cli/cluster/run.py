@@ -18,7 +18,7 @@ from gemma4cli.cluster.rendering import Render
 from gemma4cli.cluster.work import Work
 from gemma4cli.config import RunConfig
 from gemma4cli.errors import UsageError
-from gemma4cli.escaping import printable
+from gemma4cli.escaping import first_line, printable
 from gemma4cli.inputs import Inputs
 from gemma4cli.models import Model
 from gemma4cli.outputs import Output
@@ -116,7 +116,7 @@ def begin(
     try:
         reference = ray.put(inputs)
     except (TypeError, pickle.PicklingError) as error:
-        said = printable(str(error).strip().split("\n")[0])
+        said = first_line(error)
         hint = "Make a manifest of them, or leave --on ray out."
         raise UsageError(f"these inputs cannot be sent to other machines: {said}", hint) from error
     dealing.deal(work, whole)

@@ -125,3 +125,29 @@ class Engine(Protocol):
     def close(self) -> None:
         """Ends the engine and all its processes, at once. Safe to call twice, while it starts, from any thread."""
         ...
+
+
+class Around:
+    """What an engine around another one says of itself, where that is what the other one says."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def renderer(self) -> Renderer:
+        return self._engine.renderer
+
+    @property
+    def sequences(self) -> int:
+        return self._engine.sequences
+
+    @property
+    def capacity(self) -> int:
+        return self._engine.capacity
+
+    @property
+    def progress(self) -> int:
+        return self._engine.progress
+
+    def describe(self) -> dict[str, Any]:
+        return self._engine.describe()

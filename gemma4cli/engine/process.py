@@ -12,9 +12,8 @@ import pickle
 import queue
 import threading
 from dataclasses import replace
-from typing import Any
 
-from gemma4cli.engine.base import Deliver, Engine, Renderer
+from gemma4cli.engine.base import Around, Deliver, Engine
 from gemma4cli.engine.child import Child, Started
 from gemma4cli.errors import EngineError
 from gemma4cli.gpus import Place
@@ -24,14 +23,15 @@ from gemma4cli.transport import Package, Parcel
 Row = tuple[Rendered, Sampling]
 
 
-class EngineProcess:
+class EngineProcess(Around):
     """`engine`, which stays as it is here and is sent to a process at `place` to be started there.
 
     first: a process that imports already what the engine needs, for the first start.
     """
 
     def __init__(self, engine: Engine, place: Place, first: Child | None = None) -> None:
-        self._engine, self._place = engine, place
+        super().__init__(engine)
+        self._place = place
         self._child, self._warm = first, first is not None
         self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -39,23 +39,8 @@ class EngineProcess:
         self._made = self._finished = 0
 
     @property
-    def renderer(self) -> Renderer:
-        return self._engine.renderer
-
-    @property
-    def sequences(self) -> int:
-        return self._engine.sequences
-
-    @property
-    def capacity(self) -> int:
-        return self._engine.capacity
-
-    @property
     def progress(self) -> int:
         return self._made + self._finished
-
-    def describe(self) -> dict[str, Any]:
-        return self._engine.describe()
 
     def start(self, deliver: Deliver) -> None:
         with self._closing:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gemma4cli.engine.base import Deliver, Engine, Renderer
+from gemma4cli.engine.base import Around, Deliver, Engine
 from gemma4cli.errors import EngineError
 from gemma4cli.records import Failure, Generation, Rendered, Sampling, Stage
 
@@ -45,7 +45,7 @@ class _Close:
     pass
 
 
-class Supervisor:
+class Supervisor(Around):
     """See the module's docstring. One thread holds all its state; everybody else sends it messages.
 
     max_deaths: deaths in a row without a finished row, after which the job ends. Halving alone takes up to
@@ -63,7 +63,7 @@ class Supervisor:
         taking: Callable[[bool], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._max_deaths = max_deaths
         self._stall_s = stall_s
         self._clock = clock
@@ -81,24 +81,8 @@ class Supervisor:
         self._closing = False
         self.deaths = self._fruitless = 0
 
-    @property
-    def renderer(self) -> Renderer:
-        return self._engine.renderer
-
-    @property
-    def sequences(self) -> int:
-        return self._engine.sequences
-
-    @property
-    def capacity(self) -> int:
-        return self._engine.capacity
-
-    @property
-    def progress(self) -> int:
-        return self._engine.progress
-
     def describe(self) -> dict[str, Any]:
-        return self._engine.describe() | {"deaths": self.deaths}
+        return super().describe() | {"deaths": self.deaths}
 
     def start(self, deliver: Deliver) -> None:
         """Returns at once: rows wait until the model is loaded, and a failure to load is delivered."""

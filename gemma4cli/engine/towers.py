@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 SWITCH = "GEMMA4_ENGINE_TOWERS"  # for vLLM's processes: `vllm` leaves the towers to it
@@ -50,9 +50,8 @@ def install() -> None:
         pixels, places = given["pixel_values"], given["pixel_position_ids"]
 
         def plainly(few: int | None = None) -> Any:
-            return images(
-                model, _like(given, pixel_values=_floats(model, pixels[:few]), pixel_position_ids=places[:few])
-            )
+            held = type(given)(pixel_values=_floats(model, pixels[:few]), pixel_position_ids=places[:few])
+            return images(model, held)
 
         if _agree(model, "image", lambda: encoded(model, pixels[:FEW], places[:FEW]), lambda: plainly(FEW)):
             return encoded(model, pixels, places)
@@ -64,18 +63,17 @@ def install() -> None:
         pixels, places = given["pixel_values_videos"], given["pixel_position_ids_videos"]
         counts = [int(count) for count in given["video_frame_counts"]]
 
-        def packed(videos: int | None = None) -> list[Any]:
-            frames = sum(counts[:videos])
+        def packed(few: int | None = None) -> list[Any]:
+            frames = sum(counts[:few])
             made = iter(encoded(model, pixels[:frames], places[:frames]))
-            return [torch.cat([next(made) for _ in range(count)]) for count in counts[:videos]]
+            return [torch.cat(list(islice(made, count))) for count in counts[:few]]
 
-        def plainly(videos_: int | None = None) -> Any:
-            frames = sum(counts[:videos_])
-            held = _like(
-                given,
+        def plainly(few: int | None = None) -> Any:
+            frames = sum(counts[:few])
+            held = type(given)(
                 pixel_values_videos=_floats(model, pixels[:frames]),
                 pixel_position_ids_videos=places[:frames],
-                video_frame_counts=given["video_frame_counts"][:videos_],
+                video_frame_counts=given["video_frame_counts"][:few],
             )
             return videos(model, held)
 
@@ -95,10 +93,6 @@ def install() -> None:
     Gemma4._process_image_input = image_input
     Gemma4._process_video_input = video_input
     Gemma4._process_audio_input = audio_input
-
-
-def _like(given: Any, **fields: Any) -> Any:
-    return type(given)(**fields)
 
 
 def _floats(model: Any, pixels: Any) -> Any:
@@ -230,14 +224,10 @@ def _pass(model: Any, pixels: Any, positions: Any, counts: list[int]) -> Any:
     tower, device = model.vision_tower, positions[0].device
     # Padding is at the end of a picture.
     patches = torch.cat([picture[:count] for picture, count in zip(pixels, counts, strict=True)]).unsqueeze(0)
-    if patches.dtype == torch.uint8:
-        patches = patches.to(model.model_dtype).mul_(SCALE)
+    patches = _floats(model, patches)
     places = torch.cat([position[:count] for position, count in zip(positions, counts, strict=True)]).unsqueeze(0)
     padding = torch.zeros(places.shape[:2], dtype=torch.bool, device=device)
-    bounds = [0]
-    for count in counts:
-        bounds.append(bounds[-1] + count)
-    edges = torch.tensor(bounds, dtype=torch.int32).to(device, non_blocking=True)
+    edges = torch.tensor([0, *accumulate(counts)], dtype=torch.int32).to(device, non_blocking=True)
     longest = torch.tensor(max(counts), dtype=torch.int32)  # on the CPU, where flash attention wants it
     states = tower.patch_embedder(patches, places, padding).to(model.model_dtype)
     rotary = tower.encoder.rotary_emb(states, places)
@@ -257,14 +247,15 @@ def _pass(model: Any, pixels: Any, positions: Any, counts: list[int]) -> Any:
     return _pooled(tower, states.squeeze(0), places.squeeze(0), counts)
 
 
-def _layers(tower: Any) -> list[Callable[..., Any]]:
+def _layers(tower: Any) -> tuple[Callable[..., Any], ...]:
     if not hasattr(tower, "packed_layers"):
         from transformers import AttentionInterface
 
         AttentionInterface.register(ATTENTION, _attention(tower.config.head_dim))
         # In a tuple, or the tower would count its layers twice.
         tower.packed_layers = tuple(_compiled(layer.forward) for layer in tower.encoder.layers)
-    return list(tower.packed_layers)
+    layers: tuple[Callable[..., Any], ...] = tower.packed_layers
+    return layers
 
 
 def _attention(head_size: int) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from gemma4cli.errors import JobError, UsageError
-from gemma4cli.escaping import printable
+from gemma4cli.escaping import first_line, printable
 from gemma4cli.inputs.manifests import Entry, Table, Wanted
 from gemma4cli.inputs.options import InputOptions
 from gemma4cli.inputs.plain import plain, values_of
@@ -71,7 +71,7 @@ def _loaded(shown: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except Exception as error:  # of its own, of the hub's client, and of whatever reads the files
-        reason = printable(str(error).strip().split("\n")[0])[:300] or type(error).__name__
+        reason = first_line(error, 300) or type(error).__name__
         hint = "--split, --name and --revision say which part of it; HF_TOKEN opens what is private"
         raise UsageError(f"cannot load the data set {shown}: {reason}", hint) from error
 
@@ -112,7 +112,7 @@ def _table(data: Any, shown: str, folder: str) -> Table:
                     yield Entry(number, f"{shown} row {number}", record, folder)
                     number += 1
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
-            reason = printable(str(error).strip().split("\n")[0])[:300]
+            reason = first_line(error, 300)
             raise JobError(
                 f"cannot read {shown} beyond row {number}: {reason}", "run the same command again"
             ) from error

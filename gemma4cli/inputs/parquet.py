@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from gemma4cli.errors import ParseError, UsageError
-from gemma4cli.escaping import printable
+from gemma4cli.escaping import first_line, printable
 from gemma4cli.inputs.manifests import Entry, Table, Wanted
 from gemma4cli.inputs.opened import InputFile
 from gemma4cli.inputs.plain import plain, values_of
@@ -82,7 +82,7 @@ def _described(files: Sequence[InputFile]) -> tuple[pa.Schema, list[int]]:
         except _UNREADABLE as error:
             hint = "was it cut short while being written or copied?"
             raise UsageError(
-                f"{source.name} is not a Parquet file that can be read: {_first_line(error)}", hint
+                f"{source.name} is not a Parquet file that can be read: {first_line(error)}", hint
             ) from error
         if not schema.names:
             raise UsageError(f"{source.name} has no columns", "give a Parquet file that names media")
@@ -94,7 +94,7 @@ def _described(files: Sequence[InputFile]) -> tuple[pa.Schema, list[int]]:
     try:
         unified = pa.unify_schemas(schemas, promote_options="permissive") if schemas else pa.schema([])
     except pa.ArrowException as error:
-        raise UsageError(f"the Parquet files have columns of different types: {_first_line(error)}") from error
+        raise UsageError(f"the Parquet files have columns of different types: {first_line(error)}") from error
     return unified, counts
 
 
@@ -139,7 +139,7 @@ def _refuse_unwritable(schema: pa.Schema) -> None:
             pq.write_table(pa.schema([field]).empty_table(), buffer)
             pq.read_schema(pa.BufferReader(buffer.getvalue()))
         except _UNREADABLE as error:
-            raise UsageError(f"{name} cannot be written again: {_first_line(error)}", hint) from error
+            raise UsageError(f"{name} cannot be written again: {first_line(error)}", hint) from error
 
 
 def _repeated(kind: pa.DataType) -> str | None:
@@ -191,7 +191,7 @@ def _records(part: _Part, schema: pa.Schema, wanted: Wanted) -> Iterator[tuple[i
                         yield at + done + place, dict(zip(there, row, strict=True)) | constants
                     done += rows_of_batch
             except _UNREADABLE as error:
-                message = f"row group {group} of the Parquet file is damaged: {_first_line(error)}"
+                message = f"row group {group} of the Parquet file is damaged: {first_line(error)}"
                 for place in range(max(done, wanted.first - at), facts.num_rows):
                     yield at + place, ParseError("damaged", message)
 
@@ -226,7 +226,3 @@ def _looked_at(batch: pa.RecordBatch, part: _Part, schema: pa.Schema, where: Whe
         else:
             columns.append(pa.array([part.constants.get(name)] * len(batch), kind))
     return pa.Table.from_arrays(columns, names)
-
-
-def _first_line(error: BaseException) -> str:
-    return printable(str(error).strip().split("\n")[0])

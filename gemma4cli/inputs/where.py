@@ -16,13 +16,14 @@ import ast
 import difflib
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gemma4cli.errors import UsageError
-from gemma4cli.escaping import printable
+from gemma4cli.escaping import first_line, printable
 
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
@@ -65,7 +66,7 @@ class Where:
                      ).filter(self.expression)  # fmt: skip
         except (pa.ArrowException, TypeError, ValueError, RecursionError, OverflowError) as error:
             types = ", ".join(f"{printable(name)} is {schema.field(name).type}" for name in sorted(self.columns))
-            raise self._refused(f"does not fit the columns ({types}): {_first_line(error)}") from None
+            raise self._refused(f"does not fit the columns ({types}): {first_line(error, 200)}") from None
 
     def keeps(self, records: Sequence[Mapping[str, Any]]) -> list[bool]:
         """Of each record, whether the condition is true of it. Raises ArrowException where a value has another type."""
@@ -85,7 +86,7 @@ class Where:
         try:
             taken = table.filter(self.expression)[_PLACE].to_pylist()
         except pa.ArrowException as error:
-            raise self._refused(f"cannot be told of some rows: {_first_line(error)}") from error
+            raise self._refused(f"cannot be told of some rows: {first_line(error, 200)}") from error
         for place in taken:
             kept[place] = True
         return kept
@@ -94,20 +95,12 @@ class Where:
         """An expression that is true or false."""
         match node:
             case ast.BoolOp(op=op, values=values):
-                found = [self._condition(value) for value in values]
-                whole = found[0]
-                for each in found[1:]:
-                    whole = whole & each if isinstance(op, ast.And) else whole | each
-                return whole
+                return reduce(operator.and_ if isinstance(op, ast.And) else operator.or_, map(self._condition, values))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return ~self._condition(operand)
             case ast.Compare(left=left, ops=ops, comparators=others):
                 sides = [left, *others]
-                found = [self._compared(sides[i], op, sides[i + 1]) for i, op in enumerate(ops)]
-                whole = found[0]
-                for each in found[1:]:
-                    whole = whole & each
-                return whole
+                return reduce(operator.and_, map(self._compared, sides, ops, others))
             case ast.Call(func=ast.Attribute(value=text, attr=name), args=[ast.Constant(value=str() as part)]) if (
                 name in _METHODS and not node.keywords
             ):
@@ -198,7 +191,3 @@ class Where:
 
     def _refused(self, what: str) -> UsageError:
         return UsageError(f"--where {printable(repr(self._text))} {what}", _HINT)
-
-
-def _first_line(error: BaseException) -> str:
-    return printable(str(error).strip().split("\n")[0])[:200]
