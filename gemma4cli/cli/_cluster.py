@@ -9,7 +9,7 @@ from gemma4cli.cli import _errors, _output
 
 if TYPE_CHECKING:
     from gemma4cli.cli._finish import Finish
-    from gemma4cli.cli._run import Job
+    from gemma4cli.cli._job import Job
     from gemma4cli.cli._options import RunOptions
     from gemma4cli.companions import Form
     from gemma4cli.outputs import Output

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from gemma4cli.cli._errors import DONE
 
 if TYPE_CHECKING:
+    from gemma4cli.cli._job import Job
     from gemma4cli.cli._options import RunOptions
-    from gemma4cli.cli._run import Job
     from gemma4cli.companions import Form
     from gemma4cli.forecast import Forecast
     from gemma4cli.remaining import Remaining

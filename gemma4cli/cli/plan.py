@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from gemma4cli.cli._errors import reports_errors
+from gemma4cli.cli._job import prepared
 from gemma4cli.cli._options import INPUT, RunOptions, flag, takes
-from gemma4cli.cli._run import prepared
 
 
 @takes(RunOptions)
