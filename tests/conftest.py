@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 # The same examples every time, so that a failure is of the change at hand; --hypothesis-profile=default looks further.
@@ -63,6 +67,33 @@ def installed(folder: Path) -> Run:
 def gemma4(tmp_path: Path) -> Run:
     """The installed command in the test's folder."""
     return installed(tmp_path)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., tuple[list[dict[str, Any]], pa.Schema | None]]:
+    """Gives the rows of an output of the test's folder, by what `-o` named, and their schema where it has one."""
+
+    def read(done: subprocess.CompletedProcess[str], output: str) -> tuple[list[dict[str, Any]], pa.Schema | None]:
+        if output == "-" or output.endswith(".jsonl"):
+            text = done.stdout if output == "-" else (tmp_path / output).read_text()
+            return [json.loads(line) for line in text.splitlines()], None
+        table = pq.read_table(tmp_path / output if output.endswith(".parquet") else tmp_path / output / "data")
+        return table.to_pylist(), table.schema
+
+    return read
+
+
+@pytest.fixture
+def poisoned(photos: Path, tmp_path: Path) -> Callable[[int], Path]:
+    """Makes a manifest of so many rows that ask `q`; row 17 asks `poison`."""
+
+    def write(count: int) -> Path:
+        path = tmp_path / "rows.jsonl"
+        rows = [{"path": str(photos / "a.jpg"), "q": "poison" if i == 17 else f"what {i}"} for i in range(count)]
+        path.write_text("\n".join(map(json.dumps, rows)))
+        return path
+
+    return write
 
 
 @pytest.fixture

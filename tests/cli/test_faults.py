@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,12 +18,8 @@ ROWS = 40
 
 
 @pytest.fixture
-def manifest(photos: Path, tmp_path: Path) -> Path:
-    """Forty rows that ask `q`; row 17 asks `poison`."""
-    path = tmp_path / "rows.jsonl"
-    rows = [{"path": str(photos / "a.jpg"), "q": "poison" if i == 17 else f"what {i}"} for i in range(ROWS)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
+def manifest(poisoned: Callable[[int], Path]) -> Path:
+    return poisoned(ROWS)
 
 
 def arguments(manifest: Path, *engine_args: str, flags: tuple[str, ...] = ()) -> list[str]:

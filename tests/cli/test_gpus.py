@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,8 @@ ENGINES = 3
 
 
 @pytest.fixture
-def manifest(photos: Path, tmp_path: Path) -> Path:
-    """Rows that ask `q`; row 17 asks `poison`."""
-    path = tmp_path / "rows.jsonl"
-    rows = [{"path": str(photos / "a.jpg"), "q": "poison" if i == 17 else f"what {i}"} for i in range(ROWS)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
+def manifest(poisoned: Callable[[int], Path]) -> Path:
+    return poisoned(ROWS)
 
 
 def arguments(manifest: Path, *engine_args: str, output: str = "out", gpus: str = str(ENGINES)) -> list[str]:

@@ -44,25 +44,21 @@ def alone(gemma4, prompt: str, *flags: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("output", ["out", "out.parquet", "out.jsonl", "-"])
-def test_each_output_has_the_answer_that_its_prompt_alone_has(gemma4, job: Path, output: str) -> None:
+def test_each_output_has_the_answer_that_its_prompt_alone_has(gemma4, written, job: Path, output: str) -> None:
     done = gemma4("run", "several.toml", "rows.jsonl", "-o", output)
     assert done.returncode == 0, done.stderr
-    if output in ("-", "out.jsonl"):
-        text = done.stdout if output == "-" else (job / output).read_text()
-        rows = [json.loads(line) for line in text.splitlines()]
-    else:
-        table = pq.read_table(job / output / "data" if output == "out" else job / output)
+    rows, schema = written(done, output)
+    if schema is not None:
         counted = {"finish_reason": pa.string(), "output_tokens": pa.int64()}
         answer = pa.struct({"size": pa.int64()})
         each = pa.struct(dict.fromkeys(("red", "green", "light, blue"), pa.float64()))
-        assert table.schema.field("outputs").type == pa.struct(
+        assert schema.field("outputs").type == pa.struct(
             {
                 "caption": pa.struct({"text": pa.string(), **counted}),
                 "colour": pa.struct({"text": pa.string(), "logprob": pa.float64(), "choice_logprobs": each, **counted}),
                 "scene": pa.struct({"text": pa.string(), "answer": answer, **counted}),
             }
         )
-        rows = table.to_pylist()
     captions, colours = alone(gemma4, "Describe it."), alone(gemma4, "Which colour?", "--max-tokens", "3")
     assert [row["outputs"]["caption"]["text"] for row in rows] == [row["text"] for row in captions]
     for row, one, other in zip(rows, captions, colours, strict=True):

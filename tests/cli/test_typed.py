@@ -64,17 +64,14 @@ def check(rows: list[dict]) -> None:
 
 
 @pytest.mark.parametrize("output", ["out", "out.parquet", "out.jsonl", "-"])
-def test_every_output_has_typed_answers_and_the_text_beside_them(gemma4, job: Path, output: str) -> None:
+def test_every_output_has_typed_answers_and_the_text_beside_them(gemma4, written, job: Path, output: str) -> None:
     done = gemma4(*ANNOTATE, "--schema", "schema.json", "--logprobs", "-o", output)
     assert done.returncode == 0, done.stderr
-    if output in ("-", "out.jsonl"):
-        text = done.stdout if output == "-" else (job / output).read_text()
-        rows = [json.loads(line) for line in text.splitlines()]
-    else:
-        table = pq.read_table(job / output / "data" if output == "out" else job / output)
-        assert table.schema.field("answer").type == TYPE
-        assert table.schema.field("logprob").type == pa.float64()
-        rows = table.to_pylist()
+    rows, schema = written(done, output)
+    assert (schema is None) is (output in ("-", "out.jsonl"))
+    if schema is not None:
+        assert schema.field("answer").type == TYPE
+        assert schema.field("logprob").type == pa.float64()
     check(rows)
     assert all(row["logprob"] < 0 for row in rows)
 
