@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,10 @@ def test_ctrl_c_finishes_the_rows_that_are_in_the_engines(manifest: Path, tmp_pa
         for line in process.stderr:
             if "is up as well" in line:
                 break
+        log, began = tmp_path / "out" / ".gemma4cli" / "engine.log", time.monotonic()
+        while "the first row is here" not in log.read_text():  # rendering it may take longer than a second engine
+            assert time.monotonic() - began < 60
+            time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130, said
