@@ -63,6 +63,15 @@ class Model:
         """Whether the tokens of an image attend to one another both ways, so that it must not be cut."""
         return bool((self.config.get("text_config") or {}).get("use_bidirectional_attention"))
 
+    @property
+    def shares_kv(self) -> bool:
+        """Whether its last layers read the keys and values of earlier ones, as in E2B and E4B.
+
+        Of a prompt they then have its last token alone to do, which vLLM knows of this architecture.
+        """
+        shared = (self.config.get("text_config") or {}).get("num_kv_shared_layers") or 0
+        return shared > 0 and "Gemma4ForConditionalGeneration" in (self.config.get("architectures") or ())
+
     def require(self, task: str, kinds: frozenset[Kind]) -> None:
         """Refuses a task none of whose media the model takes.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from vllm.model_executor.models.gemma4_mm import Gemma4MultiModalProcessor
 from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
 
 from gemma4cli import gemma
-from gemma4cli.engine import patches
+from gemma4cli.engine import patches, towers
 from gemma4cli.media.decoded import Audio, Image, Video
 
 Item = tuple[Any, list[int], Any]
@@ -30,12 +31,13 @@ Item = tuple[Any, list[int], Any]
 class DirectInput:
     """Builds engine inputs for one model. `of` makes one where the model is of the kind that is known here."""
 
-    def __init__(self, processor: Any, dtype: Any, as_bytes: bool) -> None:
+    def __init__(self, processor: Any, dtype: Any, packed: bool) -> None:
         self._processor = processor
         self._info = processor.info
         self._hf = processor.info.get_hf_processor()
         self._dtype = dtype
-        self._pixels = torch.uint8 if as_bytes else dtype
+        self._pixels = torch.uint8 if packed else dtype
+        self._packed = packed
         self._kinds = {
             self._hf.image_token_id: "image",
             self._hf.audio_token_id: "audio",
@@ -45,10 +47,10 @@ class DirectInput:
         self._picture_tokens = functools.lru_cache(maxsize=256)(self._tokens_of_picture)
 
     @classmethod
-    def of(cls, renderer: Any, as_bytes: bool) -> DirectInput | None:
+    def of(cls, renderer: Any, packed: bool) -> DirectInput | None:
         """None for a model whose processors are others, or set otherwise, than those that this stands in for.
 
-        as_bytes: leave pixels the bytes that they are; see `towers.take_bytes`.
+        packed: in the form of `towers.packed`.
         """
         processor = renderer.mm_processor
         if type(processor) is not Gemma4MultiModalProcessor:
@@ -56,7 +58,7 @@ class DirectInput:
         hf = processor.info.get_hf_processor()
         hears = hf.feature_extractor is None or type(hf.feature_extractor) is Gemma4AudioFeatureExtractor
         known = hears and patches.knows(hf.image_processor)
-        return cls(processor, renderer.model_config.dtype, as_bytes) if known else None
+        return cls(processor, renderer.model_config.dtype, packed) if known else None
 
     def items(
         self, media: Mapping[str, Sequence[Any]], budget: int, names: Mapping[str, Sequence[str]], lasting: Set[str]
@@ -158,9 +160,11 @@ class DirectInput:
 
     def _fields(self, kind: str, **values: Any) -> Any:
         features = BatchFeature(values)
-        (item,) = MultiModalKwargsItems.from_hf_inputs(features, self._processor._get_mm_fields_config(features, {}))[
-            kind
-        ]
+        fields = self._processor._get_mm_fields_config(features, {})
+        (item,) = MultiModalKwargsItems.from_hf_inputs(features, fields)[kind]
+        for name in towers.ON_CPU if self._packed else ():
+            if name in item:
+                item[name] = replace(item[name], field=replace(item[name].field, keep_on_cpu=True))
         return item
 
     def _tokens_of_picture(self, count: int) -> tuple[list[int], Any]:

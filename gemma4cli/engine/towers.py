@@ -4,6 +4,9 @@ vLLM 0.32 runs the towers of transformers as they are: op by op, each a pass ove
 mask, pooled one by one. On an H200 that is 14 of the 21 ms that a picture takes. Here the patches of many pictures lie
 end to end, flash attention keeps them apart, layers are compiled, and all are pooled in one go. The layers themselves
 are still those of transformers with vLLM's weights. `scripts/check_towers` compares and measures.
+
+Nothing here asks the GPU for a number: how much there is of each medium is known from what stayed on the CPU, and so
+the CPU runs ahead and lays out the next step meanwhile.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ SWITCH = "GEMMA4_ENGINE_TOWERS"  # for vLLM's processes: `vllm` leaves the tower
 SCALE = 1 / 255  # as transformers' processor has it
 PATCHES = 65_536  # at a time, 26 pictures of 280 tokens: enough to fill a GPU
 ATTENTION = "gemma4cli_packed"
+ON_CPU = ("pixel_position_ids", "pixel_position_ids_videos", "input_features_padded", "input_features_mask")
+"""Fields of media that come on the CPU: their sizes are read there."""
 FEW = 2  # pictures that are encoded both ways at first
 ALLOWED = 0.1  # mean difference over mean size; bfloat16 alone comes to 1 or 2%, mixed up pictures to more than 100%
 
@@ -30,8 +35,11 @@ def wanted() -> bool:
     return by == "packed" or (by != "vllm" and current_platform.is_cuda())
 
 
-def take_bytes(vllm_config: Any) -> bool:
-    """Whether pixels may come as bytes: half of what they are in bfloat16, on every way from a file to the GPU."""
+def packed(vllm_config: Any) -> bool:
+    """Whether media may come in the form that suits this module: pixels as bytes, and `ON_CPU` on the CPU.
+
+    Bytes are half of what pixels are in bfloat16, on every way from a file to the GPU.
+    """
     lora = vllm_config.lora_config
     adapted = lora is not None and getattr(lora, "enable_tower_connector_lora", False)
     return wanted() and not adapted and not vllm_config.compilation_config.cudagraph_mm_encoder
@@ -40,7 +48,6 @@ def take_bytes(vllm_config: Any) -> bool:
 def install() -> None:
     """Makes vLLM's Gemma 4 encode by this module. Safe to call twice."""
     from vllm.model_executor.models.gemma4_mm import Gemma4ForConditionalGeneration as Gemma4
-    from vllm.model_executor.models.gemma4_mm import batch_audio_features
 
     if hasattr(Gemma4, "packs_patches"):
         return
@@ -50,7 +57,9 @@ def install() -> None:
         pixels, places = given["pixel_values"], given["pixel_position_ids"]
 
         def plainly(few: int | None = None) -> Any:
-            held = type(given)(pixel_values=_floats(model, pixels[:few]), pixel_position_ids=places[:few])
+            held = type(given)(
+                pixel_values=_floats(model, pixels[:few]), pixel_position_ids=_sent(places[:few], _device(model))
+            )
             return images(model, held)
 
         if _agree(model, "image", lambda: encoded(model, pixels[:FEW], places[:FEW]), lambda: plainly(FEW)):
@@ -63,7 +72,7 @@ def install() -> None:
         pixels, places = given["pixel_values_videos"], given["pixel_position_ids_videos"]
         counts = [int(count) for count in given["video_frame_counts"]]
 
-        def packed(few: int | None = None) -> list[Any]:
+        def end_to_end(few: int | None = None) -> list[Any]:
             frames = sum(counts[:few])
             made = iter(encoded(model, pixels[:frames], places[:frames]))
             return [torch.cat(list(islice(made, count))) for count in counts[:few]]
@@ -72,22 +81,28 @@ def install() -> None:
             frames = sum(counts[:few])
             held = type(given)(
                 pixel_values_videos=_floats(model, pixels[:frames]),
-                pixel_position_ids_videos=places[:frames],
+                pixel_position_ids_videos=_sent(places[:frames], _device(model)),
                 video_frame_counts=given["video_frame_counts"][:few],
             )
             return videos(model, held)
 
-        if _agree(model, "video", lambda: packed(1), lambda: plainly(1)):
-            return packed()
+        if _agree(model, "video", lambda: end_to_end(1), lambda: plainly(1)):
+            return end_to_end()
         return plainly()  # type: ignore[no-any-return]
 
     def audio_input(model: Any, given: Any) -> list[Any]:
-        def hear() -> list[Any]:
-            return heard(model, *batch_audio_features(given["input_features_padded"], given["input_features_mask"]))
+        features, masks = given["input_features_padded"], given["input_features_mask"]
 
-        if _agree(model, "audio", hear, lambda: sounds(model, given)):
-            return hear()
-        return sounds(model, given)  # type: ignore[no-any-return]
+        def plainly() -> Any:
+            device = _device(model)
+            return sounds(
+                model,
+                type(given)(input_features_padded=_sent(features, device), input_features_mask=_sent(masks, device)),
+            )
+
+        if _agree(model, "audio", lambda: heard(model, features, masks), plainly):
+            return heard(model, features, masks)
+        return plainly()  # type: ignore[no-any-return]
 
     Gemma4.packs_patches = True
     Gemma4._process_image_input = image_input
@@ -104,7 +119,20 @@ def _floats(model: Any, pixels: Any) -> Any:
     return pixels.to(model.model_dtype).mul_(SCALE) if pixels.dtype == torch.uint8 else pixels
 
 
-def _agree(model: Any, kind: str, packed: Callable[[], list[Any]], plainly: Callable[[], list[Any]]) -> bool:
+def _device(model: Any) -> Any:
+    return model.vision_tower.patch_embedder.input_proj.weight.device
+
+
+def _sent(given: Any, device: Any) -> Any:
+    """A tensor, or each of a list, to the GPU without waiting for what the GPU has in hand."""
+    if isinstance(given, list):
+        return [_sent(each, device) for each in given]
+    if given.device == device or device.type == "cpu":
+        return given.to(device)
+    return given.pin_memory().to(device, non_blocking=True)
+
+
+def _agree(model: Any, kind: str, here: Callable[[], list[Any]], plainly: Callable[[], list[Any]]) -> bool:
     """Whether this module encodes a kind of media: where its first ones come out as vLLM's own way makes them.
 
     On a machine where a kernel is missing, or wrong, the job goes on in vLLM's way, and the log says so.
@@ -119,14 +147,12 @@ def _agree(model: Any, kind: str, packed: Callable[[], list[Any]], plainly: Call
 
         expected = torch.cat(list(plainly())).float()
         try:
-            off = float((torch.cat(packed()).float() - expected).abs().mean() / expected.abs().mean().clamp(min=1e-6))
+            off = float((torch.cat(here()).float() - expected).abs().mean() / expected.abs().mean().clamp(min=1e-6))
             reason = f"embeddings are off by {off:.1%}"
         except Exception as error:  # whatever a compiler or a kernel may say
             off, reason = math.inf, f"{type(error).__name__}: {error}"
         verdicts[kind] = off <= ALLOWED
         if not verdicts[kind]:
-            for layer in getattr(model.audio_tower, "layers", ()) if kind == "audio" else ():
-                layer.__dict__.pop("forward", None)
             init_logger("vllm.gemma4cli").warning("The %s tower runs in vLLM's own, slower way: %s", kind, reason)
     return bool(verdicts[kind])
 
@@ -144,7 +170,7 @@ def encoded(model: Any, pixels: Any, positions: Any) -> list[Any]:
     """The embeddings of pictures, or frames: of each, `(its soft tokens, width of the language model)`.
 
     pixels: `(n, patches, 3 * 16 * 16)` in 0 to 1, or bytes, or one tensor a picture where sizes differ.
-    positions: of each patch, column and row, `(n, patches, 2)` or a list as well; padding has -1.
+    positions: of each patch, column and row, `(n, patches, 2)` or a list as well; padding has -1 and is at the end.
     """
     import torch
 
@@ -166,29 +192,63 @@ def encoded(model: Any, pixels: Any, positions: Any) -> list[Any]:
 def heard(model: Any, features: Any, masks: Any) -> list[Any]:
     """The embeddings of sounds: of each, `(its soft tokens, width of the language model)`.
 
-    features: log-mel `(n, frames, 128)`.  masks: which frames are sound, `(n, frames)`.
+    features: log-mel `(n, frames, 128)`, or one tensor a sound where lengths differ.
+    masks: which frames are sound, `(n, frames)` or a list as well; they come before those that are not.
     """
     import torch
 
-    tower, n = model.audio_tower, len(features)
-    if not hasattr(tower, "compiled_layers"):
-        tower.compiled_layers = True
-        for layer in tower.layers:
-            _ = layer.lconv1d.depthwise_conv1d.left_pad  # cached: its first reading takes a lock, where compilers stop
-            layer.forward = _compiled(layer.forward)
+    tower = model.audio_tower
+    chunk, device = tower.config.attention_chunk_size, tower.output_proj.weight.device
+    if isinstance(masks, torch.Tensor):
+        frames = masks.sum(dim=1).tolist()
+    else:
+        frames = torch.stack([mask.sum() for mask in masks]).tolist()
     # One sound, one block, or nothing but full blocks: a compiler would make a special case of each, in mid-job.
-    block = 4 * tower.config.attention_chunk_size  # two convolutions make one token of four frames
-    frames = features.shape[1]
-    more = max(0, block + 4 - frames)
-    if not -(-(frames + more) // 4) % tower.config.attention_chunk_size:
-        more += 4
-    beside = (0, more, 0, 1 if n == 1 else 0)
-    features = torch.nn.functional.pad(features, (0, 0, *beside))
-    masks = torch.nn.functional.pad(masks, beside)
-    output = tower(features, masks)
-    states, kept = output.last_hidden_state[:n], output.attention_mask[:n]
-    counts = kept.sum(dim=1).tolist()
-    return list(model.embed_audio(inputs_embeds=states[kept].unsqueeze(0)).squeeze(0).split(counts))
+    length = max(4 * chunk + 4, max(frames))  # two convolutions make one token of four frames
+    length += 4 * (-(-length // 4) % chunk == 0)
+    n = max(2, len(frames))
+    waiting = {"pin_memory": True} if device.type == "cuda" and features[0].device.type == "cpu" else {}
+    batch = features[0].new_zeros((n, length, features[0].shape[-1]), **waiting)
+    for row, sound, count in zip(batch, features, frames, strict=False):
+        row[:count] = sound[:count]
+    lengths = torch.tensor([*frames, *[0] * (n - len(frames))], device="cpu").to(device, non_blocking=True)
+    there = torch.arange(length, device=device) < lengths[:, None]
+    states, _ = tower.subsample_conv_projection(batch.to(device, non_blocking=True), there)
+    positions = tower.rel_pos_enc(states)
+    mask = _near(tower.config, -(-lengths // 4), states.shape[1])
+    for layer in _layers(tower, tower.layers):
+        states = layer(states, attention_mask=mask, position_embeddings=positions)
+    counts = [-(-count // 4) for count in frames]
+    kept = states.flatten(0, 1)[_places(counts, states.shape[1], device)[1]]
+    return list(model.embed_audio(inputs_embeds=tower.output_proj(kept).unsqueeze(0)).squeeze(0).split(counts))
+
+
+def _near(config: Any, lengths: Any, most: int) -> Any:
+    """Which tokens each token of a sound hears, by block, as the layers take it: `(n, 1, blocks, chunk, context)`.
+
+    lengths: in tokens, `(n,)`.  most: the longest, padded.
+    """
+    import torch
+
+    chunk, past, future = config.attention_chunk_size, config.attention_context_left - 1, config.attention_context_right
+    starts = torch.arange(-(-most // chunk), device=lengths.device)[:, None] * chunk
+    hearing = starts + torch.arange(chunk, device=lengths.device)
+    spoken = starts + torch.arange(-past, chunk + future, device=lengths.device)
+    apart = hearing[:, :, None] - spoken[:, None, :]
+    near = (apart < past) & (-apart < max(future, 1))
+    there = (spoken >= 0) & (spoken < lengths[:, None, None])
+    return (near & there[:, :, None, :])[:, None]
+
+
+def _places(counts: Sequence[int], padded: int, device: Any) -> tuple[Any, Any]:
+    """Of each used part of rows that are padded to one length: its row, and its place where all rows lie end to end."""
+    import torch
+
+    n, total = len(counts), sum(counts)
+    shifts = [i * padded - before for i, before in zip(range(n), accumulate(counts, initial=0), strict=False)]
+    sizes, ahead = torch.tensor([counts, shifts], device="cpu").to(device, non_blocking=True)
+    row = torch.repeat_interleave(torch.arange(n, device=device), sizes, output_size=total)
+    return row, torch.arange(total, device=device) + ahead[row]
 
 
 def _most(tower: Any) -> int:
@@ -221,19 +281,18 @@ def _pass(model: Any, pixels: Any, positions: Any, counts: list[int]) -> Any:
     """Pooled states of pictures, end to end, in float32."""
     import torch
 
-    tower, device = model.vision_tower, positions[0].device
-    # Padding is at the end of a picture.
-    patches = torch.cat([picture[:count] for picture, count in zip(pixels, counts, strict=True)]).unsqueeze(0)
-    patches = _floats(model, patches)
-    places = torch.cat([position[:count] for position, count in zip(positions, counts, strict=True)]).unsqueeze(0)
+    tower, device = model.vision_tower, _device(model)
+    picture, used = _places(counts, len(pixels[0]), device)
+    patches = _floats(model, _end_to_end(pixels, counts, used)).unsqueeze(0)
+    places = _end_to_end(positions, counts, used).unsqueeze(0)
     padding = torch.zeros(places.shape[:2], dtype=torch.bool, device=device)
-    edges = torch.tensor([0, *accumulate(counts)], dtype=torch.int32).to(device, non_blocking=True)
-    longest = torch.tensor(max(counts), dtype=torch.int32)  # on the CPU, where flash attention wants it
+    edges = torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device="cpu").to(device, non_blocking=True)
+    longest = torch.tensor(max(counts), dtype=torch.int32, device="cpu")  # where flash attention wants it
     states = tower.patch_embedder(patches, places, padding).to(model.model_dtype)
     rotary = tower.encoder.rotary_emb(states, places)
-    own, tower.config._attn_implementation = tower.config._attn_implementation, ATTENTION
+    own, tower.config._attn_implementation = tower.config._attn_implementation, _attention_name(tower)
     try:
-        for layer in _layers(tower):
+        for layer in _layers(tower, tower.encoder.layers):
             states = layer(
                 states,
                 attention_mask=None,
@@ -244,18 +303,40 @@ def _pass(model: Any, pixels: Any, positions: Any, counts: list[int]) -> Any:
             )
     finally:
         tower.config._attn_implementation = own
-    return _pooled(tower, states.squeeze(0), places.squeeze(0), counts)
+    return _pooled(tower, states.squeeze(0), places.squeeze(0), picture, len(counts))
 
 
-def _layers(tower: Any) -> tuple[Callable[..., Any], ...]:
+def _end_to_end(given: Any, counts: list[int], used: Any) -> Any:
+    """The used parts of rows one after another, on the GPU. used: their places, as of `_places`."""
+    import torch
+
+    if isinstance(given, torch.Tensor) and given.device == used.device:
+        flat = given.flatten(0, 1)
+        return flat if len(flat) == len(used) else flat[used]
+    return _sent(torch.cat([row[:count] for row, count in zip(given, counts, strict=True)]), used.device)
+
+
+def _layers(tower: Any, layers: Any) -> tuple[Callable[..., Any], ...]:
     if not hasattr(tower, "packed_layers"):
-        from transformers import AttentionInterface
-
-        AttentionInterface.register(ATTENTION, _attention(tower.config.head_dim))
+        for layer in layers:
+            if hasattr(layer, "lconv1d"):
+                _ = (
+                    layer.lconv1d.depthwise_conv1d.left_pad
+                )  # cached: its first reading takes a lock, where compilers stop
         # In a tuple, or the tower would count its layers twice.
-        tower.packed_layers = tuple(_compiled(layer.forward) for layer in tower.encoder.layers)
-    layers: tuple[Callable[..., Any], ...] = tower.packed_layers
-    return layers
+        tower.packed_layers = tuple(_compiled(layer.forward) for layer in layers)
+    compiled: tuple[Callable[..., Any], ...] = tower.packed_layers
+    return compiled
+
+
+def _attention_name(tower: Any) -> str:
+    from transformers import AttentionInterface
+
+    if not hasattr(tower, "attention_apart"):
+        AttentionInterface.register(ATTENTION, _attention(tower.config.head_dim))
+        tower.attention_apart = ATTENTION
+    name: str = tower.attention_apart
+    return name
 
 
 def _attention(head_size: int) -> Callable[..., Any]:
@@ -289,16 +370,17 @@ def _attention(head_size: int) -> Callable[..., Any]:
     return apart
 
 
-def _pooled(tower: Any, states: Any, places: Any, counts: list[int]) -> Any:
-    """The mean of each square of patches, scaled as transformers' pooler does: `(soft tokens, width)` in float32."""
+def _pooled(tower: Any, states: Any, places: Any, picture: Any, n: int) -> Any:
+    """The mean of each square of patches, scaled as transformers' pooler does: `(soft tokens, width)` in float32.
+
+    picture: to which of the `n` each patch belongs.
+    """
     import torch
 
-    config, device = tower.config, states.device
+    config = tower.config
     side = config.pooling_kernel_size
-    sizes = torch.tensor(counts).to(device, non_blocking=True)
-    picture = torch.repeat_interleave(torch.arange(len(counts), device=device), sizes, output_size=len(states))
     x, y = places[:, 0], places[:, 1]
-    widest = torch.zeros(len(counts), dtype=x.dtype, device=device).scatter_reduce(0, picture, x, "amax") + 1
+    widest = torch.zeros(n, dtype=x.dtype, device=states.device).scatter_reduce(0, picture, x, "amax") + 1
     square = x // side + (widest // side)[picture] * (y // side)
     # Every square is full, for sides of pictures are whole squares: put in order, nine make one.
     order = (square + picture * (square.numel() + 1)).argsort(stable=True)

@@ -56,6 +56,10 @@ def feature_settings(config: RunConfig, model: Model, capability: float | None) 
             "max_cpu_loras": len(loaded),
             "enable_tower_connector_lora": any(adapter.towers for adapter in loaded),
         }
+    # Drafters want every token of a prompt, adapters are told by places in the whole batch, and vLLM's way through the
+    # last layers alone knows nothing of stages.
+    if model.shares_kv and drafter is None and not features.loras and config.pipeline_parallel == 1:
+        settings["kv_sharing_fast_prefill"] = True
     if model.bidirectional:
         settings["disable_chunked_mm_input"] = True  # an image that is read in parts would not see all of itself
     return settings

@@ -44,7 +44,7 @@ class VllmRenderer:
 
         self._config = vllm_config
         self._renderer = renderer_from_config(vllm_config)
-        self._direct = DirectInput.of(self._renderer, towers.take_bytes(vllm_config)) if direct else None
+        self._direct = DirectInput.of(self._renderer, towers.packed(vllm_config)) if direct else None
         self.exact_frames = self._direct is not None
         tokenizer = self._renderer.get_tokenizer()
         self._control = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)

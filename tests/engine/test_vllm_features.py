@@ -33,8 +33,8 @@ NVFP4 = stored(quant_method="compressed-tensors", format="nvfp4-pack-quantized",
 
 
 def test_nothing_asked_for_is_nothing_set() -> None:
-    assert settings() == {"enable_prefix_caching": False}
-    assert settings(None) == {"enable_prefix_caching": False}
+    usual = {"enable_prefix_caching": False, "kv_sharing_fast_prefill": True}
+    assert settings() == settings(None) == usual
 
 
 def test_a_beginning_in_common_is_kept_where_that_is_worth_it() -> None:
@@ -100,6 +100,7 @@ def test_drafters_are_told_by_their_configuration_and_have_to_fit(tmp_path: Path
     assistant = drafter(tmp_path / "a", model_type="gemma4_assistant", backbone_hidden_size=128)
     eagle = drafter(tmp_path / "e", architectures=["LlamaForCausalLMEagle3"], hidden_size=128)
     found = settings(speculative=assistant, drafted=2)["speculative_config"]
+    assert "kv_sharing_fast_prefill" not in settings(speculative=assistant)
     assert found == {"model": assistant, "method": "mtp", "num_speculative_tokens": 2}
     assert settings(speculative=eagle)["speculative_config"]["method"] == "eagle3"
     for name, said in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -54,3 +55,22 @@ def test_graphs_reach_the_largest_batch_and_the_users_own_win(most: int) -> None
     assert (graphs[0], graphs[-1]) == (1, most)
     assert settings(platform("cuda"), "cudagraph_capture_sizes=[1, 8]")["cudagraph_capture_sizes"] == [1, 8]
     assert "cudagraph_capture_sizes" not in settings(platform("cpu"))
+
+
+def test_the_last_layers_read_of_a_prompt_what_they_must_and_no_more_unless_something_needs_the_rest() -> None:
+    assert settings(platform("cpu"))["kv_sharing_fast_prefill"] is True
+    assert settings(platform("cuda"), "kv_sharing_fast_prefill=false")["kv_sharing_fast_prefill"] is False
+    assert "kv_sharing_fast_prefill" not in settings(platform("cuda"), pipeline_parallel=2)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "shared", "expected"),
+    [
+        ("Gemma4ForConditionalGeneration", 18, True),
+        ("Gemma4ForConditionalGeneration", 0, False),
+        ("Gemma4UnifiedForConditionalGeneration", 18, False),
+    ],
+)
+def test_which_models_share_keys_and_values(architecture: str, shared: int, expected: bool) -> None:
+    stored = {"architectures": [architecture], "text_config": {"num_kv_shared_layers": shared}}
+    assert replace(models.find("tiny"), config=stored).shares_kv is expected
