@@ -16,6 +16,7 @@ from gemma4cli.render import RenderJob
 from gemma4cli.transport import Outbox
 
 JOB = "GEMMA4CLI_RENDER_JOB"  # a variable of the server's environment: the file that holds the pickled job
+NICE = 5  # the engine's one thread, which all rows wait for, goes first where there are more readers than free cores
 TRIM = 16 << 20  # bytes of an engine input from which on it is worth to give memory back at once
 
 # The job, built from its pickled form: by the server, so that the processes share its tokenizer's memory, or else by
@@ -42,6 +43,7 @@ def build() -> None:
 def begin(pickled: bytes, line: socket.socket) -> None:
     """Prepares a new process for a job."""
     global _pickled, _job, _outbox
+    os.nice(NICE)
     if pickled != _pickled:
         _pickled, _job = pickled, None
     _outbox = Outbox(line)
