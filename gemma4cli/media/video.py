@@ -1,14 +1,15 @@
 """Even frames of a video, by its own clock, without ever holding more than those.
 
 Two passes. The first reads packets only and learns when each frame is shown and where decoding can start. The second
-decodes towards the chosen frames and jumps over what lies between where the file allows it.
+decodes towards the chosen frames and jumps over what lies between where the file allows it. On the way it leaves out
+frames that no other is made from, which are half of all where there are B frames, and costs no pixel.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import av.error
@@ -23,6 +24,7 @@ from gemma4cli.media.decoded import Video
 from gemma4cli.media.options import MediaOptions
 from gemma4cli.media.timeline import Timeline, frames_between, packets, read_part, read_timeline
 
+_SPARED = ("h264", "hevc")
 _STREAMED = ("mpegts", "mpeg")  # no index: a jump lands about where it should, even a jump to the start
 
 
@@ -42,10 +44,10 @@ def decode_video(container: Any, stream: Any, options: MediaOptions) -> Video:
     wanted = frames_between(timeline.times, timeline.end, 1 / timeline.time_base, options)
     times = [timeline.times[index] for index in wanted]
     picture = _Picture(options)
-    shown: dict[int, NDArray[np.uint8]] = {}
-    for time, frame in _frames_at(container, stream, timeline, times):
-        if time not in shown:  # a frame that could not be decoded leaves the one before it on show
-            shown[time] = picture.upright_rgb(frame)
+    try:
+        shown = _shown(container, stream, timeline, times, picture, spare=_can_spare(stream, timeline))
+    except _MissedError:
+        shown = _shown(container, stream, timeline, times, picture, spare=False)
     if not shown:
         raise DecodeError("no_frames", "the video stream holds no frame that can be decoded")
     total = len(timeline.times)
@@ -92,38 +94,89 @@ def _refuse_large(width: int, height: int, options: MediaOptions) -> None:
         )
 
 
-def _decoded(container: Any, stream: Any) -> Iterator[Any]:
+class _MissedError(Exception):
+    """A frame did not come out as it would have, had all been decoded."""
+
+
+def _can_spare(stream: Any, timeline: Timeline) -> bool:
+    """Whether a decoder can be told to leave out what nothing refers to, and tells it rightly.
+
+    Where a file is damaged all is decoded, for what is made up in place of a frame may depend on any before it. Not all
+    damage to HEVC is noticed, and what is made up may then be other than it would have been.
+    """
+    codec = stream.codec_context
+    if not timeline.timed or codec.name not in _SPARED:
+        return False
+    if codec.name == "h264":
+        return True
+    # With several temporal layers, HEVC calls frames unreferred to that higher layers refer to. The header of MP4 and
+    # Matroska says how many layers there are.
+    header = codec.extradata or b""
+    return len(header) > 22 and header[0] == 1 and header[21] >> 3 & 7 == 1
+
+
+def _shown(
+    container: Any, stream: Any, timeline: Timeline, times: Sequence[int], picture: _Picture, *, spare: bool
+) -> dict[int, NDArray[np.uint8]]:
+    shown: dict[int, NDArray[np.uint8]] = {}
+    for time, frame in _frames_at(container, stream, timeline, times, spare):
+        if time not in shown:  # a frame that could not be decoded leaves the one before it on show
+            shown[time] = picture.upright_rgb(frame)
+    return shown
+
+
+def _decoded(container: Any, stream: Any, wanted: Set[int] | None = None) -> Iterator[Any]:
+    """Frames in the order of showing. wanted: times of those that must be among them, with what they are made from."""
+    codec = stream.codec_context
+    near = True
     for packet in packets(container, stream):
+        due = wanted is None or packet.pts is None or packet.pts in wanted
+        # The second field of a picture may come in a packet of its own.
+        codec.skip_frame = "DEFAULT" if due or near else "NONREF"
+        near = due
         try:
-            yield from packet.decode()
-        except av.error.FFmpegError:
+            for frame in packet.decode():
+                if wanted is not None and frame.is_corrupt:
+                    raise _MissedError
+                yield frame
+        except av.error.FFmpegError as error:
+            if wanted is not None:  # what is made up for it may depend on any frame before
+                raise _MissedError from error
             continue  # a broken packet costs its own frame
     try:
-        yield from stream.codec_context.decode(None)  # what the decoder still holds where the file broke off
+        yield from codec.decode(None)  # what the decoder still holds where the file broke off
     except av.error.FFmpegError:
         return
 
 
-def _frames_at(container: Any, stream: Any, timeline: Timeline, wanted: Sequence[int]) -> Iterator[tuple[int, Any]]:
-    """For each wanted time, ascending, the frame on show then, with its own time."""
+def _frames_at(
+    container: Any, stream: Any, timeline: Timeline, wanted: Sequence[int], spare: bool
+) -> Iterator[tuple[int, Any]]:
+    """For each wanted time, ascending, the frame on show then, with its own time.
+
+    spare: decode what these frames take and no more. Raises _MissedError where one of them does not come.
+    """
     if not timeline.timed:
         yield from _frames_counted(container, stream, timeline, frozenset(wanted))
         return
     jumps = container.format.name not in _STREAMED
-    frames = _from_start(container, stream, timeline)
+    needed = frozenset(wanted) if spare else None
+    frames = _from_start(container, stream, timeline, needed)
     shown: Any = None
     ahead: Any = next(frames, None)
     for time in wanted:
         key = timeline.keys[at - 1] if (at := bisect_right(timeline.keys, time)) else None
         if jumps and ahead is not None and key is not None and key > ahead.pts:
-            frames = _from(container, stream, timeline, key)
+            frames = _from(container, stream, timeline, key, needed)
             shown, ahead = None, next(frames, None)
             if ahead is None or ahead.pts > time:  # the file cannot jump: from its start, and never again
                 jumps = False
-                frames = _from_start(container, stream, timeline)
+                frames = _from_start(container, stream, timeline, needed)
                 ahead = next(frames, None)
         while ahead is not None and ahead.pts <= time:
             shown, ahead = ahead, next(frames, None)
+        if spare and (shown is None or shown.pts != time):
+            raise _MissedError
         if shown is not None:
             yield shown.pts, shown
 
@@ -140,21 +193,21 @@ def _frames_counted(
             return
 
 
-def _from_start(container: Any, stream: Any, timeline: Timeline) -> Iterator[Any]:
+def _from_start(container: Any, stream: Any, timeline: Timeline, wanted: Set[int] | None) -> Iterator[Any]:
     if container.format.name not in _STREAMED:
-        return _from(container, stream, timeline, timeline.times[0])
+        return _from(container, stream, timeline, timeline.times[0], wanted)
     container.seek(0, unsupported_byte_offset=True)
-    return _with_times(container, stream, timeline)
+    return _with_times(container, stream, timeline, wanted)
 
 
-def _from(container: Any, stream: Any, timeline: Timeline, time: int) -> Iterator[Any]:
+def _from(container: Any, stream: Any, timeline: Timeline, time: int, wanted: Set[int] | None) -> Iterator[Any]:
     container.seek(time, stream=stream, backward=True)
-    return _with_times(container, stream, timeline)
+    return _with_times(container, stream, timeline, wanted)
 
 
-def _with_times(container: Any, stream: Any, timeline: Timeline) -> Iterator[Any]:
+def _with_times(container: Any, stream: Any, timeline: Timeline, wanted: Set[int] | None) -> Iterator[Any]:
     first = timeline.times[0]
-    return (frame for frame in _decoded(container, stream) if frame.pts is not None and frame.pts >= first)
+    return (frame for frame in _decoded(container, stream, wanted) if frame.pts is not None and frame.pts >= first)
 
 
 class _Picture:
