@@ -1,8 +1,10 @@
 """What a row will cost, estimated before it is decoded, and the order in which rows go through the engine.
 
 Rows of a window are put together by bucket, so that what the encoder takes at a time is alike and little of it is
-padding. Every other window goes from large to small, so that windows join in like buckets, and the last one does, so
-that the job does not end with the engine waiting for one large row.
+padding. Kinds of media take turns, a run of each, for some are slow to read and others slow to answer: one after the
+other, now the engine would wait for the readers and now these for the engine. Every other window goes from large to
+small, so that windows join in like buckets, and the last one does, so that the job does not end with the engine waiting
+for one large row.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from gemma4cli.windows import windows
 
 FIRST_ROWS = 256  # of the first window, for the engine is waiting; each further one has twice as many
 WINDOW_ROWS = 4096
+RUN = 16  # rows of a kind between those of others
 WINDOW_BYTES = 128 << 20  # of rows that carry their media, text or columns with them
 
 Read = Callable[[list[Item]], list[tuple[Probe, ...]]]
@@ -224,10 +227,22 @@ def arranged(
         if order == BUCKET_ORDER:
             ranks = _ranks(window, planner, read)
             falling = falling or ahead is None
-            chosen = sorted(range(len(window)), key=ranks.__getitem__, reverse=falling)
-            window = [window[i] for i in chosen]
+            window = [window[i] for i in _taking_turns(ranks, falling)]
             falling = not falling
         yield window
+
+
+def _taking_turns(ranks: list[Rank], falling: bool) -> list[int]:
+    """Places of rows: of each kind in order, and runs of kinds in turn, so that all kinds end together."""
+    kinds: dict[int, list[int]] = {}
+    for i in sorted(range(len(ranks)), key=ranks.__getitem__, reverse=falling):
+        kinds.setdefault(ranks[i][0], []).append(i)
+    turns = [
+        (first / len(rows), kind, rows[first : first + RUN])
+        for kind, rows in kinds.items()
+        for first in range(0, len(rows), RUN)
+    ]
+    return [i for _, _, run in sorted(turns) for i in run]
 
 
 def _ranks(window: list[Item], planner: Planner, read: Read) -> list[Rank]:

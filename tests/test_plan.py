@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import queue
+from collections import Counter
 from dataclasses import replace
-from itertools import chain, groupby, pairwise
+from itertools import chain, combinations, groupby, pairwise
 from pathlib import Path
 
 import av
@@ -20,7 +21,7 @@ from gemma4cli.ahead import Ahead
 from gemma4cli.config import Overrides, RunConfig, build
 from gemma4cli.engine.fake import Behaviour, FakeRenderer
 from gemma4cli.models import Model
-from gemma4cli.plan import Planner, arranged
+from gemma4cli.plan import RUN, Planner, Rank, arranged
 from gemma4cli.records import Failure, Item, Kind, Media, Rendered, Stage
 from gemma4cli.render import RenderJob
 
@@ -73,29 +74,53 @@ def test_every_row_comes_once_and_none_far_from_its_place(
         assert out == rows
 
 
-@given(items, st.integers(1, 40))
+def by_kind(window: list[Item]) -> dict[int, list[Rank]]:
+    """The ranks of a window's rows in their order, of each kind apart."""
+    planner, kinds = Planner(ANNOTATE), dict[int, list[Rank]]()
+    for item in window:
+        rank = planner.rank(item, None)
+        kinds.setdefault(rank[0], []).append(rank)
+    return kinds
+
+
+def ways(window: list[Item]) -> set[bool]:
+    """Whether sizes fall, by the kinds that have several."""
+    return {ranks == sorted(ranks, reverse=True) for ranks in by_kind(window).values() if len(set(ranks)) > 1}
+
+
+@given(items, st.integers(1, 80))
 @settings(deadline=None)
 def test_a_bucket_comes_once_in_a_window_and_sizes_go_one_way(rows: list[Item], window_rows: int) -> None:
+    for window in arranged(rows, Planner(ANNOTATE), "bucket", len(rows), window_rows=window_rows):
+        for ranks in by_kind(window).values():
+            buckets = [name for name, _ in groupby(rank[2] for rank in ranks)]
+            assert len(buckets) == len(set(buckets))
+            assert ranks == sorted(ranks) or ranks == sorted(ranks, reverse=True)
+
+
+@given(items, st.integers(1, 120))
+@settings(deadline=None)
+def test_kinds_take_turns_and_end_together(rows: list[Item], window_rows: int) -> None:
     planner = Planner(ANNOTATE)
     for window in arranged(rows, planner, "bucket", len(rows), window_rows=window_rows):
-        ranks = [planner.rank(item, None) for item in window]
-        buckets = [name for name, _ in groupby(rank[2] for rank in ranks)]
-        assert len(buckets) == len(set(buckets))
-        assert ranks == sorted(ranks) or ranks == sorted(ranks, reverse=True)
+        kinds = [planner.rank(item, None)[0] for item in window]
+        total = Counter(kinds)
+        done: Counter[int] = Counter()
+        for kind in kinds:
+            done[kind] += 1
+            for one, other in combinations(total, 2):
+                apart = abs(done[one] / total[one] - done[other] / total[other])
+                assert apart <= RUN / total[one] + RUN / total[other]
 
 
-@given(items.filter(bool), st.integers(1, 40))
+@given(items.filter(bool), st.integers(1, 60))
 @settings(deadline=None)
 def test_windows_join_in_like_buckets_and_the_largest_row_does_not_come_last(rows: list[Item], size: int) -> None:
-    planner = Planner(ANNOTATE)
-    windows = list(arranged(rows, planner, "bucket", len(rows), window_rows=size))
-    ways = []
-    for window in windows:
-        ranks = [planner.rank(item, None) for item in window]
-        ways.append(None if len(set(ranks)) == 1 else ranks == sorted(ranks, reverse=True))
-    assert ways[-1] in (True, None)
-    for i, (one, other) in enumerate(pairwise(ways)):
-        assert one is None or other is None or one != other, i
+    found = [ways(window) for window in arranged(rows, Planner(ANNOTATE), "bucket", len(rows), window_rows=size)]
+    assert all(len(each) < 2 for each in found)
+    assert found[-1] in ({True}, set())
+    for i, (one, other) in enumerate(pairwise(found)):
+        assert not one or not other or one != other, i
 
 
 def test_rows_of_one_bucket_keep_the_order_of_the_input() -> None:

@@ -109,7 +109,7 @@ def packets(container: Any, stream: Any) -> Iterator[Any]:
     while True:
         try:
             packet = next(demuxed)
-        except (StopIteration, av.error.FFmpegError):
+        except (StopIteration, av.error.FFmpegError, IndexError):  # the last where a damaged file brings a stream late
             return
         yield packet
 

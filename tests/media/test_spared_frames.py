@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gemma4cli.errors import DecodeError
-from gemma4cli.media import video
+from gemma4cli.media import timeline, video
 from gemma4cli.media.decoded import Video
 from gemma4cli.media.options import MediaOptions
 
@@ -116,3 +116,12 @@ def test_a_damaged_file_is_decoded_as_if_nothing_were_left_out(
             data[rng.randrange(len(data) // 5, len(data))] ^= rng.randrange(1, 256)
     path.write_bytes(data)
     assert_same(decoded(path, 8, monkeypatch, True)[0], decoded(path, 8, monkeypatch, False)[0])
+
+
+def test_a_demuxer_that_stumbles_over_a_late_stream_ends_the_file() -> None:
+    class Stumbling:
+        def demux(self, stream: Any) -> Any:
+            yield "packet"
+            raise IndexError
+
+    assert list(timeline.packets(Stumbling(), None)) == ["packet"]
