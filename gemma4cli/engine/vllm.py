@@ -112,7 +112,8 @@ class VllmEngine:
 
     @property
     def capacity(self) -> int:
-        return self.sequences + max(4, self.sequences // 4)
+        """As many wait as make a group of one kind of media, see `admission`, where several kinds take turns."""
+        return self.sequences + max(4, self.sequences // 2)
 
     @property
     def progress(self) -> int:
