@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,11 @@ Content = tuple[tuple[str, str], ...]
 
 
 class VllmRenderer:
-    """Renders requests. Pickled, it is its configuration alone, and is built anew where it arrives."""
+    """Renders requests. Pickled, it is its configuration alone, and is built anew where it arrives.
+
+    What form media have is settled where the engine is: on a machine without a GPU `towers.packed` would say otherwise,
+    and one batch must not hold two forms.
+    """
 
     preload = (
         "vllm.renderers",
@@ -35,24 +39,28 @@ class VllmRenderer:
         "gemma4cli.engine.vllm_render",
     )
 
-    def __init__(self, vllm_config: Any, *, direct: bool = True) -> None:
-        """direct: build the inputs of models that are known here ourselves, several times faster."""
+    def __init__(self, vllm_config: Any, *, direct: bool = True, packed: bool | None = None) -> None:
+        """direct: build the inputs of models that are known here ourselves, several times faster.
+
+        packed: media in the form of `towers.packed`; None asks it, and is for the machine that the engine is on.
+        """
         from vllm.renderers import renderer_from_config
 
         from gemma4cli.engine import towers
         from gemma4cli.engine.direct_input import DirectInput
 
         self._config = vllm_config
+        self._packed = towers.packed(vllm_config) if packed is None else packed
         self._renderer = renderer_from_config(vllm_config)
-        self._direct = DirectInput.of(self._renderer, towers.packed(vllm_config)) if direct else None
+        self._direct = DirectInput.of(self._renderer, self._packed) if direct else None
         self.exact_frames = self._direct is not None
         tokenizer = self._renderer.get_tokenizer()
         self._control = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
         self._context: int = vllm_config.model_config.max_model_len
         self._tokenized = functools.lru_cache(maxsize=64)(self._tokenize)
 
-    def __reduce__(self) -> tuple[type[VllmRenderer], tuple[Any]]:
-        return VllmRenderer, (self._config,)
+    def __reduce__(self) -> tuple[Callable[..., VllmRenderer], tuple[Any, bool]]:
+        return _built_anew, (self._config, self._packed)
 
     def render(self, request: Request) -> EngineInput:
         return self.render_together([request])[0]
@@ -149,6 +157,10 @@ class VllmRenderer:
                     "control_token",
                     f"the text holds {token}, which the model reads as a command, not as text",
                 )
+
+
+def _built_anew(vllm_config: Any, packed: bool) -> VllmRenderer:
+    return VllmRenderer(vllm_config, packed=packed)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from gemma4cli import config, gemma, models
+from gemma4cli.engine import towers
 from gemma4cli.engine.base import Request, Turns
 from gemma4cli.engine.vllm_render import VllmRenderer
 from gemma4cli.errors import RenderError
@@ -190,3 +192,16 @@ def test_a_prompt_that_is_too_long_is_told_alike(renderers: Renderers) -> None:
         with pytest.raises(RenderError) as caught:
             renderer.render(Request(0, (picture(9, 9), "word " * 20_000), "", 70, 16))
         assert caught.value.type == "prompt_too_long"
+
+
+def test_media_have_one_form_wherever_they_are_rendered(renderers: Renderers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that renders for another's engine may have no GPU, and would choose another form for itself."""
+    parts = (picture(100, 80), video(64, 64, (0.0, 1.0)), sound(16_000), "What is it?")
+    for here, elsewhere in (("packed", "vllm"), ("vllm", "packed")):
+        monkeypatch.setenv(towers.SWITCH, here)
+        made = pickle.dumps(VllmRenderer(renderers.ours._config))
+        monkeypatch.setenv(towers.SWITCH, elsewhere)
+        payload = pickle.loads(made).render(Request(7, parts, "", 280, 16)).payload
+        fields = {name: each for items in payload["mm_kwargs"].values() for name, each in items[0].items()}
+        assert (str(fields["pixel_values"].data.dtype) == "torch.uint8") == (here == "packed")
+        assert all(fields[name].field.keep_on_cpu == (here == "packed") for name in towers.ON_CPU)

@@ -94,18 +94,35 @@ def test_sounds_are_heard_as_by_transformers(theirs: Any, ours: Any, frames: lis
     torch.testing.assert_close(torch.cat(made), torch.cat(expected), atol=2e-5, rtol=1e-4)
 
 
-def test_a_tower_that_comes_out_wrong_or_breaks_is_left_to_vllm(ours: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tower_that_comes_out_wrong_or_breaks_is_left_to_vllm(ours: Any) -> None:
     right = [torch.ones(3, 4), torch.ones(2, 4)]
 
     def breaks() -> list[Tensor]:
         raise RuntimeError("no kernel image is available")
 
-    assert towers._agree(ours, "image", lambda: [x * 1.01 for x in right], lambda: right)
-    assert towers._agree(ours, "image", breaks, breaks)  # looked at once
-    assert not towers._agree(ours, "video", lambda: [x + 1 for x in right], lambda: right)
-    assert not towers._agree(ours, "audio", breaks, lambda: right)
+    assert towers._agree(ours, "image", 2, lambda: [x * 1.01 for x in right], lambda: right)
+    assert towers._agree(ours, "image", 2, breaks, breaks)  # looked at once
+    assert not towers._agree(ours, "video", 2, lambda: [x + 1 for x in right], lambda: right)
+    assert not towers._agree(ours, "audio", 2, breaks, lambda: right)
     ours.encodes_packed = {}
-    assert not towers._agree(ours, "image", lambda: [x * torch.nan for x in right], lambda: right)
+    assert not towers._agree(ours, "image", 2, lambda: [x * torch.nan for x in right], lambda: right)
+
+
+def test_one_medium_alone_does_not_settle_it_at_once(ours: Any) -> None:
+    right = [torch.ones(3, 4)]
+    assert towers._agree(ours, "image", 1, lambda: right, lambda: right)
+    assert not towers._agree(ours, "image", 2, lambda: [x + 1 for x in right], lambda: right)
+    for _ in range(towers.LOOKS):
+        assert towers._agree(ours, "video", 1, lambda: right, lambda: right)
+    assert towers._agree(ours, "video", 1, lambda: [x + 1 for x in right], lambda: right)
+
+
+def test_pictures_in_bytes_and_in_floats_beside_each_other(ours: Any) -> None:
+    pixels, places = picture(480, 96, 0, 630)
+    whole = (pixels * 255).round().to(torch.uint8)
+    with torch.inference_mode():
+        made = towers.encoded(ours, [whole, whole.float() * towers.SCALE], [places, places])
+    assert torch.equal(made[0], made[1])
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 120))

@@ -29,7 +29,7 @@ ENCODED = [
     ("libx264", "bframes=3:intra-refresh=1:keyint=30", "mkv"),
     ("libx264", "bframes=3:b-adapt=0", "avi"),
     ("libx265", "bframes=4:b-pyramid=1:log-level=none", "mp4"),
-    ("libx265", "bframes=3:temporal-layers=1:log-level=none", "mp4"),
+    ("libx265", "bframes=3:temporal-layers=3:log-level=none", "mp4"),
     ("libx265", "bframes=3:open-gop=1:keyint=20:log-level=none", "mkv"),
     ("libx265", "bframes=3:log-level=none", "ts"),
 ]
@@ -92,6 +92,11 @@ def test_what_is_taken_is_the_same(
         expected, _ = decoded(path, most, monkeypatch, spare=False)
         assert isinstance(expected, Video)
         assert_same(decoded(path, most, monkeypatch, spare=True)[0], expected)
+
+
+def test_of_several_temporal_layers_nothing_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path, "libx265", "bframes=3:temporal-layers=3:log-level=none", "mp4")
+    assert decoded(path, 4, monkeypatch, spare=True)[1] == decoded(path, 4, monkeypatch, spare=False)[1]
 
 
 def test_frames_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
