@@ -71,14 +71,6 @@ def table(
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def packed(keys: pa.Table) -> pa.Table:
-    """The same in one piece of memory, to be kept: small pieces among those that come and go hold back whole pages."""
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_stream(buffer, keys.schema) as stream:
-        stream.write_table(keys.combine_chunks())
-    return pa.ipc.open_stream(buffer.getvalue()).read_all()
-
-
 def adopted(row_index: Sequence[int], ids: Sequence[str | None], status: Sequence[str]) -> pa.Table:
     """Keys for rows whose own are lost: by id, with a content that is equal to any."""
     keys = [Key(id_key(id or ""), UNKNOWN) for id in ids]

@@ -1,11 +1,15 @@
-"""Memory and processor time of a family of processes, from /proc."""
+"""The command as scripts start it; memory and processor time of a family of processes, from /proc."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+# Of the checkout or wheel that the script itself uses, installed or not.
+GEMMA4 = [sys.executable, "-c", "import sys; from gemma4cli.cli import main; sys.argv[0] = 'gemma4'; sys.exit(main())"]
 
 
 def below(root: int) -> dict[int, str]:

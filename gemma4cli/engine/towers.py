@@ -11,6 +11,7 @@ the CPU runs ahead and lays out the next step meanwhile.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -198,10 +199,8 @@ def encoded(model: Any, pixels: Any, positions: Any) -> list[Any]:
     import torch
 
     tower = model.vision_tower
-    if isinstance(positions, torch.Tensor):
-        used = (positions[..., 0] >= 0).sum(dim=1).tolist()
-    else:
-        used = torch.stack([(position[:, 0] >= 0).sum() for position in positions]).tolist()
+    stacked = isinstance(positions, torch.Tensor)
+    used = _counts(positions[..., 0] >= 0 if stacked else [position[:, 0] >= 0 for position in positions])
     square = tower.config.pooling_kernel_size**2
     soft: list[int] = [count // square for count in used]
     pooled = []
@@ -222,10 +221,7 @@ def heard(model: Any, features: Any, masks: Any) -> list[Any]:
 
     tower = model.audio_tower
     chunk, device = tower.config.attention_chunk_size, tower.output_proj.weight.device
-    if isinstance(masks, torch.Tensor):
-        frames = masks.sum(dim=1).tolist()
-    else:
-        frames = torch.stack([mask.sum() for mask in masks]).tolist()
+    frames = _counts(masks)
     # One sound, one block, or nothing but full blocks: a compiler would make a special case of each, in mid-job.
     length = max(4 * chunk + 4, max(frames))  # two convolutions make one token of four frames
     length += 4 * (-(-length // 4) % chunk == 0)
@@ -244,6 +240,14 @@ def heard(model: Any, features: Any, masks: Any) -> list[Any]:
     counts = [-(-count // 4) for count in frames]
     kept = states.flatten(0, 1)[_places(counts, states.shape[1], device)[1]]
     return list(model.embed_audio(inputs_embeds=tower.output_proj(kept).unsqueeze(0)).squeeze(0).split(counts))
+
+
+def _counts(used: Any) -> list[int]:
+    """How much of each medium is used, asked for at once. used: `(n, length)`, or one tensor a medium."""
+    import torch
+
+    counts = used.sum(dim=1) if isinstance(used, torch.Tensor) else torch.stack([each.sum() for each in used])
+    return counts.tolist()  # type: ignore[no-any-return]
 
 
 def _near(config: Any, lengths: Any, most: int) -> Any:
@@ -315,7 +319,7 @@ def _pass(model: Any, pixels: Any, positions: Any, counts: list[int]) -> Any:
     longest = torch.tensor(max(counts), dtype=torch.int32, device="cpu")  # where flash attention wants it
     states = tower.patch_embedder(patches, places, padding).to(model.model_dtype)
     rotary = tower.encoder.rotary_emb(states, places)
-    own, tower.config._attn_implementation = tower.config._attn_implementation, _attention_name(tower)
+    own, tower.config._attn_implementation = tower.config._attn_implementation, _attention_name(tower.config.head_dim)
     try:
         for layer in _layers(tower, tower.encoder.layers):
             states = layer(
@@ -345,23 +349,21 @@ def _layers(tower: Any, layers: Any) -> tuple[Callable[..., Any], ...]:
     if not hasattr(tower, "packed_layers"):
         for layer in layers:
             if hasattr(layer, "lconv1d"):
-                _ = (
-                    layer.lconv1d.depthwise_conv1d.left_pad
-                )  # cached: its first reading takes a lock, where compilers stop
+                # Cached: its first reading takes a lock, where compilers stop.
+                _ = layer.lconv1d.depthwise_conv1d.left_pad
         # In a tuple, or the tower would count its layers twice.
         tower.packed_layers = tuple(_compiled(layer.forward) for layer in layers)
     compiled: tuple[Callable[..., Any], ...] = tower.packed_layers
     return compiled
 
 
-def _attention_name(tower: Any) -> str:
+@functools.cache
+def _attention_name(head_size: int) -> str:
+    """What transformers knows `_attention` by, once it has been told of it."""
     from transformers import AttentionInterface
 
-    if not hasattr(tower, "attention_apart"):
-        AttentionInterface.register(ATTENTION, _attention(tower.config.head_dim))
-        tower.attention_apart = ATTENTION
-    name: str = tower.attention_apart
-    return name
+    AttentionInterface.register(ATTENTION, _attention(head_size))
+    return ATTENTION
 
 
 def _attention(head_size: int) -> Callable[..., Any]:

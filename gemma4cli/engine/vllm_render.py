@@ -59,8 +59,8 @@ class VllmRenderer:
         self._context: int = vllm_config.model_config.max_model_len
         self._tokenized = functools.lru_cache(maxsize=64)(self._tokenize)
 
-    def __reduce__(self) -> tuple[Callable[..., VllmRenderer], tuple[Any, bool]]:
-        return _built_anew, (self._config, self._packed)
+    def __reduce__(self) -> tuple[Callable[..., VllmRenderer], tuple[Any]]:
+        return functools.partial(VllmRenderer, packed=self._packed), (self._config,)
 
     def render(self, request: Request) -> EngineInput:
         return self.render_together([request])[0]
@@ -157,10 +157,6 @@ class VllmRenderer:
                     "control_token",
                     f"the text holds {token}, which the model reads as a command, not as text",
                 )
-
-
-def _built_anew(vllm_config: Any, packed: bool) -> VllmRenderer:
-    return VllmRenderer(vllm_config, packed=packed)
 
 
 @dataclass(slots=True)
