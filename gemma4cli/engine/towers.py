@@ -359,11 +359,12 @@ def _layers(tower: Any, layers: Any) -> tuple[Callable[..., Any], ...]:
 
 @functools.cache
 def _attention_name(head_size: int) -> str:
-    """What transformers knows `_attention` by, once it has been told of it."""
+    """What transformers knows `_attention` of this size by, once it has been told of it."""
     from transformers import AttentionInterface
 
-    AttentionInterface.register(ATTENTION, _attention(head_size))
-    return ATTENTION
+    name = f"{ATTENTION}_{head_size}"
+    AttentionInterface.register(name, _attention(head_size))
+    return name
 
 
 def _attention(head_size: int) -> Callable[..., Any]:
