@@ -13,6 +13,7 @@ import pytest
 
 from gemma4cli.errors import DecodeError
 from gemma4cli.media import timeline, video
+from gemma4cli.media.container import open_container
 from gemma4cli.media.decoded import Video
 from gemma4cli.media.options import MediaOptions
 
@@ -40,8 +41,9 @@ def made(folder: Path, encoder: str, parameters: str, container: str) -> Path:
     base = np.random.default_rng(5).integers(0, 255, (12, 20, 3), dtype=np.uint8)
     picture = np.kron(base, np.ones((16, 16, 1), np.uint8))
     options = {"preset": "veryfast", f"{encoder.removeprefix('lib')}-params": parameters}
-    with av.open(str(path), "w") as out:
+    with av.open(str(path), "w", container_options={"fflags": "bitexact"}) as out:
         stream = out.add_stream(encoder, rate=Fraction(25), options=options)
+        stream.codec_context.thread_count = 1
         stream.width, stream.height, stream.pix_fmt = 320, 192, "yuv420p"
         for i in range(FRAMES):
             shown = np.roll(picture, (3 * i, 5 * i), axis=(0, 1)) + np.uint8(i)
@@ -66,9 +68,9 @@ def decoded(path: Path, most: int, monkeypatch: pytest.MonkeyPatch, spare: bool)
         if not spare:
             patched.setattr(video, "_can_spare", lambda *_: False)
         try:
-            with av.open(str(path)) as container:
+            with path.open("rb") as file, open_container(file, path.name) as container:
                 return video.decode_video(container, container.streams.video[0], MediaOptions(max_frames=most)), count
-        except (av.error.FFmpegError, DecodeError) as error:
+        except DecodeError as error:
             return f"{type(error).__name__}: {error}", count
 
 
@@ -111,7 +113,8 @@ def test_frames_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_damaged_file_is_decoded_as_if_nothing_were_left_out(
     container: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = made(tmp_path, "libx264", "bframes=3:keyint=40", container)
+    # With macroblock trees, as with several threads, x264 does not always make the same bytes of the same frames.
+    path = made(tmp_path, "libx264", "bframes=3:keyint=40:mbtree=0", container)
     data = bytearray(path.read_bytes())
     rng = random.Random(seed)
     if seed % 3 == 0:
