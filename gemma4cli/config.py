@@ -115,8 +115,8 @@ class RunConfig:
     examples: questions with their answers that come before each row.
     features: what of the engine it uses beyond the usual.
     order: how rows follow one another through the engine; the output is in the order of the input whatever it is.
-    gpus: those that engines run on, each on tensor_parallel x pipeline_parallel of them; None is one engine, on the
-        first ones. None of it changes an answer.
+    gpus: those that engines run on, each on tensor_parallel x pipeline_parallel of them, or several on one; None is
+        one engine, on the first ones. None of it changes an answer.
     """
 
     task: str

@@ -1,7 +1,8 @@
 """The GPUs of this machine, and how `--gpus` shares them out over engines: one each, or a group for each.
 
-A GPU is named as `CUDA_VISIBLE_DEVICES` has it where that is set, else by its number in `nvidia-smi`. Where vLLM runs
-on the CPU, and with the fake engine, `--gpus N` means N engines, and each gets its share of the cores.
+A GPU is named as `CUDA_VISIBLE_DEVICES` has it where that is set, else by its number in `nvidia-smi`. Named twice, it
+has two engines, which share its memory. Where vLLM runs on the CPU, and with the fake engine, `--gpus N` means N
+engines, and each gets its share of the cores.
 """
 
 from __future__ import annotations
@@ -15,15 +16,23 @@ from importlib.metadata import PackageNotFoundError, version
 from gemma4cli import resources
 from gemma4cli.errors import UsageError
 
-FORMS = "It takes how many (2), which (0,2) or all."
+FORMS = "It takes how many (2), which (0,2; 0,0 for two engines on one) or all."
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """What --gpus asked for: the first `count`, or those of these `numbers`, or all where neither is set."""
+    """What --gpus asked for: the first `count`, or those of these `numbers`, or all where neither is set.
+
+    A number that comes several times is a GPU with several engines.
+    """
 
     count: int | None = None
     numbers: tuple[int, ...] = ()
+
+    @property
+    def engines_on_one(self) -> int:
+        """How many engines share a GPU."""
+        return max(map(self.numbers.count, self.numbers), default=1)
 
     def __str__(self) -> str:
         return ",".join(map(str, self.numbers)) or ("all" if self.count is None else str(self.count))
@@ -31,15 +40,22 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an engine runs: what its processes find in their environment, and the cores that they are held to."""
+    """Where an engine runs: what its processes find in their environment, and the cores that they are held to.
+
+    after: the place whose engine has to be up before this one starts, by its number in the list.
+    """
 
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)
     cores: tuple[int, ...] | None = None
+    after: int = 0
 
 
 def parse(text: str) -> Gpus:
-    """`2`, `all`, or numbers with commas: `0,2`; `0,` is the first one alone. Raises UsageError."""
+    """`2`, `all`, or numbers with commas: `0,2`; `0,` is the first one alone, `0,0` two engines on it.
+
+    Raises UsageError.
+    """
     word = text.strip().lower()
     if word == "all":
         return Gpus()
@@ -53,9 +69,11 @@ def parse(text: str) -> Gpus:
     if not all(part.isascii() and part.isdecimal() for part in parts):
         raise UsageError(f"--gpus {text} is not possible", FORMS)
     numbers = tuple(map(int, parts))
-    twice = next((number for number in numbers if numbers.count(number) > 1), None)
-    if twice is not None:
-        raise UsageError(f"--gpus {text} names GPU {twice} twice", "One engine takes all of a GPU's memory.")
+    if len(set(map(numbers.count, numbers))) > 1:
+        raise UsageError(
+            f"--gpus {text} names some GPUs more often than others",
+            "Engines get equal shares of memory: name each of them as often as it is to have engines, all the same.",
+        )
     return Gpus(numbers=numbers)
 
 
@@ -99,21 +117,40 @@ def places(asked: Gpus | None, each: int, devices: Sequence[str] | None, cores: 
     if devices is None:
         return _on_cores(asked, each, cores)
     chosen = _chosen(asked, devices)
+    if asked.engines_on_one > 1:
+        if each > 1:
+            raise UsageError(
+                f"--gpus {asked} names GPUs several times, and an engine takes {each} of them",
+                "Engines share a GPU where each takes one. Lower --tensor-parallel.",
+            )
+        return _shared(chosen)
     if len(chosen) % each:
         raise UsageError(
             f"--gpus {asked} comes to {len(chosen)}, which do not divide into engines of {each} GPUs",
             "That is what --tensor-parallel times --pipeline-parallel comes to; choose a multiple of it.",
         )
     groups = [chosen[i : i + each] for i in range(0, len(chosen), each)]
-    # CUDA's own order is by speed, which nobody sees; nvidia-smi's is by slot.
-    order = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     return [
-        Place(
-            f"GPU {group[0]}" if each == 1 else f"GPUs {','.join(group)}",
-            {"CUDA_VISIBLE_DEVICES": ",".join(group), "CUDA_DEVICE_ORDER": order},
-        )
+        Place(f"GPU {group[0]}" if each == 1 else f"GPUs {','.join(group)}", _seeing(",".join(group)))
         for group in groups
     ]
+
+
+def _shared(chosen: Sequence[str]) -> list[Place]:
+    """Engines on one GPU start one after another, for each looks how much memory the others have left."""
+    made: list[Place] = []
+    last: dict[str, int] = {}
+    for i, device in enumerate(chosen):
+        name = f"GPU {device}, engine {chosen[:i].count(device)}"
+        made.append(Place(name, _seeing(device), after=last.get(device, 0)))
+        last[device] = i
+    return made
+
+
+def _seeing(devices: str) -> dict[str, str]:
+    # CUDA's own order is by speed, which nobody sees; nvidia-smi's is by slot.
+    order = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    return {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": order}
 
 
 def _chosen(asked: Gpus, devices: Sequence[str]) -> list[str]:

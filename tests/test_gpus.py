@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ EIGHT = tuple(map(str, range(8)))
         ("0,2", Gpus(numbers=(0, 2))),
         (" 3 , 1 ", Gpus(numbers=(3, 1))),
         ("0,", Gpus(numbers=(0,))),
+        ("0,1,0,1", Gpus(numbers=(0, 1, 0, 1))),
     ],
 )
 def test_the_forms(text: str, found: Gpus) -> None:
@@ -34,7 +36,7 @@ def test_the_forms(text: str, found: Gpus) -> None:
     ("text", "said"),
     [
         ("0", "leaves nothing"),
-        ("1,1", "GPU 1 twice"),
+        ("1,0,1", "more often than others"),
         *((text, "not possible") for text in ("", "-1", "two", "0,,1", ",", "0-3")),
     ],
 )
@@ -89,6 +91,7 @@ def test_names_of_the_environment_stay_names() -> None:
         (Gpus(), 1, None, "runs on the CPU here"),
         (Gpus(numbers=(0, 1)), 1, None, "runs on the CPU here"),
         (Gpus(3), 2, None, "does not divide into engines of 2"),
+        (Gpus(numbers=(0, 0)), 2, ("0", "1"), "names GPUs several times, and an engine takes 2 of them"),
     ],
 )
 def test_what_is_not_there_is_refused(
@@ -97,6 +100,23 @@ def test_what_is_not_there_is_refused(
     with pytest.raises(UsageError, match=re.escape(said)) as refusal:
         gpus.places(asked, each, devices, range(4))
     assert refusal.value.hint
+
+
+@given(count=st.integers(1, 4), on_one=st.integers(2, 4), seed=st.randoms(use_true_random=False))
+def test_engines_on_one_gpu_start_one_after_another(count: int, on_one: int, seed: Random) -> None:
+    numbers = [*range(count)] * on_one
+    seed.shuffle(numbers)
+    asked = gpus.parse(",".join(map(str, numbers)))
+    assert asked.engines_on_one == on_one
+    places = gpus.places(asked, 1, EIGHT)
+    assert len({place.name for place in places}) == len(places) == count * on_one
+    seen: set[str] = set()
+    for i, place in enumerate(places):
+        device = place.environment["CUDA_VISIBLE_DEVICES"]
+        before = [j for j in range(i) if places[j].environment["CUDA_VISIBLE_DEVICES"] == device]
+        assert place.after == (before[-1] if before else 0)
+        seen.add(device)
+    assert seen == set(EIGHT[:count])
 
 
 def test_one_engine_is_left_where_it_is() -> None:

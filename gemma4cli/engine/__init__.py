@@ -41,7 +41,7 @@ def open_fleet(
     notice: Callable[[str], None] = lambda line: None,
     verbose: bool = False,
 ) -> Fleet:
-    """The engines of a run, none of which has loaded the model yet: one for each GPU or group of GPUs.
+    """The engines of a run, none of which has loaded the model yet: for each GPU, or group of GPUs, that is named.
 
     Each runs in a process of its own, but for the fake engine where --gpus asks for nothing. Close the fleet also if
     it was never started. `ready` and `notice` are those of `Fleet`.
@@ -58,7 +58,9 @@ def open_fleet(
         engines: list[tuple[str, Engine]] = [(places[0].name, open_engine(config, model, verbose))]
     else:
         engines = _processes(config, model, places, verbose)
-    fleet = Fleet(engines, limits.max_engine_deaths, limits.stall_timeout_s, ready, notice)
+    fleet = Fleet(
+        engines, limits.max_engine_deaths, limits.stall_timeout_s, ready, notice, [place.after for place in places]
+    )
     try:
         resources.allow_open_files(fleet.capacity)
     except BaseException:

@@ -4,8 +4,9 @@ What shares its media with a row that an engine has joins it there.
 
 Each engine has a supervisor of its own, and so its own deaths, its own search for the row at fault and its own watch
 for silence; while it is down the others go on. The first one starts alone, for engines that start at once would all
-compile the same kernels; the others follow when it is up. One that cannot be started or revived is lost, and its
-rows go to the others. Only the first has to start, and only the last one's loss ends the job.
+compile the same kernels; the others follow when it is up, those that share a GPU one after another. One that cannot be
+started or revived is lost, and its rows go to the others. Only the first has to start, and only the last one's loss
+ends the job.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class _Member:
 
     name: str
     engine: Supervisor
+    after: int  # the number of the one that has to be up before this one starts
     inside: dict[int, tuple[Rendered, Sampling]] = field(default_factory=dict)
     takes: bool = False  # it is up, and looks for no row at fault
     was_up: bool = False
@@ -46,6 +48,7 @@ class Fleet:
     max_deaths, stall_s: of each engine, see `Supervisor`.
     ready: called when the first engine takes rows.
     notice: called with a line for people when an engine starts, or is lost.
+    after: for each engine the number of an earlier one that has to be up before it starts; the first where it is empty.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Fleet:
         stall_s: float,
         ready: Callable[[], None],
         notice: Callable[[str], None] = lambda line: None,
+        after: Sequence[int] = (),
     ) -> None:
         self._ready, self._notice = ready, notice
         self._lock = threading.Lock()
@@ -63,7 +67,8 @@ class Fleet:
         self._closed = False
         self._members: list[_Member] = []
         for i, (name, engine) in enumerate(engines):
-            self._members.append(_Member(name, Supervisor(engine, max_deaths, stall_s, partial(self._takes, i))))
+            supervisor = Supervisor(engine, max_deaths, stall_s, partial(self._takes, i))
+            self._members.append(_Member(name, supervisor, after[i] if after else 0))
 
     def __len__(self) -> int:
         return len(self._members)
@@ -136,6 +141,12 @@ class Fleet:
     def _begin(self, member: _Member) -> None:
         member.engine.start(partial(self._receive, member))
 
+    def _begin_after(self, i: int) -> None:
+        """Starts those that waited for this one, which is up, or lost without ever having been."""
+        for number, member in enumerate(self._members):
+            if number and member.after == i and not self._closed:
+                self._begin(member)
+
     def _takes(self, i: int, takes: bool) -> None:
         member = self._members[i]
         first_time, member.was_up = not member.was_up, True
@@ -144,9 +155,8 @@ class Fleet:
         with self._lock:
             member.takes = takes
             self._feed()
-            others = self._members[1:] if first_time and i == 0 and not self._closed else []
-            for other in others:
-                self._begin(other)
+            if first_time:
+                self._begin_after(i)
         if first_time and i:
             self._notice(f"{member.name} is up as well")
 
@@ -175,6 +185,8 @@ class Fleet:
             if left:
                 self._backlog.extendleft(reversed(rows))
                 self._feed()
+                if never:
+                    self._begin_after(self._members.index(member))
         if not left:
             self._deliver(error)
             return

@@ -2,7 +2,8 @@
 
 - The engine's processes leave the terminal's process group, so that Ctrl-C reaches this program alone, which then
   lets them finish what they have; and they die with it, however it dies.
-- Rows enter the batch in groups (`admission`), and on a GPU media are encoded in our own way (`towers`).
+- Rows enter the batch in groups (`admission`), their blocks are looked into when they need one (`blocks`), and on a GPU
+  media are encoded in our own way (`towers`).
 - Audio works on the CPU build. The audio tower hands a transposed activation to a linear layer. vLLM's oneDNN kernel
   asserts that the last dimension is contiguous, and the assertion ends the engine. Whether a layer meets that kernel
   depends on its size and type; with the published sizes it does. Here the kernel gets a contiguous copy. (vLLM 0.32.0)
@@ -19,7 +20,7 @@ import os
 import signal
 from typing import Any
 
-from gemma4cli.engine import admission, towers
+from gemma4cli.engine import admission, blocks, towers
 from gemma4cli.engine.child import NAME
 
 OWNER = "GEMMA4_ENGINE_OWNER"  # set by the program that starts an engine; other users of vLLM are left alone
@@ -35,6 +36,7 @@ def register() -> None:
     from vllm.platforms import current_platform
 
     admission.install()
+    blocks.install()
     if towers.wanted():
         towers.install()
     if current_platform.is_cpu():

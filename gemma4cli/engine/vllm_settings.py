@@ -37,6 +37,7 @@ OWNED = {
     "data_parallel_size": "--gpus",
 }
 CONTEXT = 8192  # tokens; beyond it KV memory goes to length that captions and transcripts do not use
+MEMORY = 0.92  # the part of a GPU's memory that vLLM takes by itself
 MOST_ITEM_TOKENS = 2496  # one video of 32 frames: the largest item that must fit a batch
 
 
@@ -81,6 +82,8 @@ def engine_settings(config: RunConfig, model: Model, platform: Any) -> dict[str,
                 "Use a GPU of compute capability 8.0 (Ampere) or later.",
             )
         settings |= {"max_num_seqs": 256, "max_num_batched_tokens": 16384}
+        if config.gpus is not None and config.gpus.engines_on_one > 1:
+            settings["gpu_memory_utilization"] = round(MEMORY / config.gpus.engines_on_one, 3)
     else:
         raise ModelError(
             "vLLM finds no accelerator here, and this build of it does not run on the CPU",

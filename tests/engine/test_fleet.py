@@ -70,12 +70,12 @@ class Engine:
 class Fixture:
     """A fleet over engines, with what it delivers."""
 
-    def __init__(self, *engines: Any, max_deaths: int = 12) -> None:
+    def __init__(self, *engines: Any, max_deaths: int = 12, after: tuple[int, ...] = ()) -> None:
         self.events: queue.SimpleQueue[Generation | EngineError] = queue.SimpleQueue()
         self.said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.ready = threading.Event()
         named = [(f"GPU {i}", engine) for i, engine in enumerate(engines)]
-        self.fleet = Fleet(named, max_deaths, DAY, self.ready.set, self.said.put)
+        self.fleet = Fleet(named, max_deaths, DAY, self.ready.set, self.said.put, after)
         self.fleet.start(self.events.put)
 
     def submit(self, *rows: int) -> None:
@@ -188,6 +188,22 @@ def test_a_later_engine_that_does_not_start_is_done_without(fleet_of: Callable[.
     assert "GPU 1 does not start, the other engines go on: no memory" in fixture.said.get(timeout=20)
     fixture.submit(0)
     assert first.answer() == [0]
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_an_engine_that_waits_for_another_starts_when_that_is_up_or_given_up(
+    fleet_of: Callable[..., Fixture], starts: bool
+) -> None:
+    first, other, last = Engine(), Engine(opens=False, starts=(starts,)), Engine()
+    fixture = fleet_of(first, other, last, after=(0, 0, 1))
+    assert first.up.wait(20)
+    fixture.submit(0)
+    assert first.answer() == [0]
+    assert last.count == 0
+    other.may_start.set()
+    said = [fixture.said.get(timeout=20) for _ in range(2)]
+    assert said[0].startswith("GPU 1 is up" if starts else "GPU 1 does not start")
+    assert said[1].startswith("GPU 2 is up")
 
 
 def test_the_first_one_has_to_start(fleet_of: Callable[..., Fixture]) -> None:

@@ -48,6 +48,12 @@ def test_the_users_arguments_win_and_too_small_a_batch_is_refused() -> None:
         settings(platform("cpu"), "max_num_batched_tokens=1024")
 
 
+def test_engines_on_one_gpu_share_its_memory() -> None:
+    assert settings(platform("cuda"), gpus="0,1,0,1")["gpu_memory_utilization"] == 0.46
+    assert "gpu_memory_utilization" not in settings(platform("cuda"), gpus="0,1")
+    assert settings(platform("cuda"), "gpu_memory_utilization=0.3", gpus="0,0")["gpu_memory_utilization"] == 0.3
+
+
 @pytest.mark.parametrize("most", [1, 3, 48, 256, 300])
 def test_graphs_reach_the_largest_batch_and_the_users_own_win(most: int) -> None:
     graphs = settings(platform("cuda"), f"max_num_seqs={most}")["cudagraph_capture_sizes"]
