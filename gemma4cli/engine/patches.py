@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from PIL.Image import Resampling
 
-from gemma4cli.engine.towers import SCALE
+from gemma4cli.engine.vision_tower import SCALE
 from gemma4cli.gemma import PATCH, PATCHES_PER_TOKEN, PIXELS_PER_TOKEN, image_size
 from gemma4cli.media.resize import resized
 

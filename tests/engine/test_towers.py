@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gemma4cli.engine import towers
+from gemma4cli.engine import audio_tower, towers, vision_tower
 from gemma4cli.tiny import CHECKPOINT
 
 SIZES = [(48, 48), (480, 96), (144, 240), (480, 480), (96, 768)]  # pixels; whole soft tokens
@@ -56,12 +56,12 @@ def test_embeddings_are_those_of_transformers(
     pixels, places = torch.stack([p for p, _ in pictures]), torch.stack([p for _, p in pictures])
     with torch.inference_mode():
         expected = torch.cat(tuple(theirs.model.get_image_features(pixels, places).pooler_output))
-        monkeypatch.setattr(towers, "PATCHES", at_a_time)
+        monkeypatch.setattr(vision_tower, "PATCHES", at_a_time)
         if not stacked:  # as vLLM hands over pictures of different budgets
             used = [int((place[:, 0] >= 0).sum()) for place in places]
             pixels = [p[: count + 9 * i] for i, (p, count) in enumerate(zip(pixels, used, strict=True))]
             places = [p[: count + 9 * i] for i, (p, count) in enumerate(zip(places, used, strict=True))]
-        made = towers.encoded(ours, pixels, places)
+        made = vision_tower.encoded(ours, pixels, places)
     assert [len(embedding) for embedding in made] == [width * height // 48**2 for width, height in SIZES]
     torch.testing.assert_close(torch.cat(made), expected, atol=2e-5, rtol=1e-4)
 
@@ -70,8 +70,8 @@ def test_bytes_are_the_same_picture(ours: Any) -> None:
     pixels, places = picture(480, 96, 0, 630)
     whole = (pixels * 255).round().to(torch.uint8)
     with torch.inference_mode():
-        (floats,) = towers.encoded(ours, (whole.float() * towers.SCALE)[None], places[None])
-        (made,) = towers.encoded(ours, whole[None], places[None])
+        (floats,) = vision_tower.encoded(ours, (whole.float() * vision_tower.SCALE)[None], places[None])
+        (made,) = vision_tower.encoded(ours, whole[None], places[None])
     assert torch.equal(made, floats)
 
 
@@ -85,11 +85,11 @@ def test_sounds_are_heard_as_by_transformers(theirs: Any, ours: Any, frames: lis
         output = theirs.model.get_audio_features(features, masks)
         expected = [e[kept] for e, kept in zip(output.pooler_output, output.attention_mask, strict=True)]
         if stacked:
-            made = towers.heard(ours, features, masks)
+            made = audio_tower.heard(ours, features, masks)
         else:  # as vLLM hands over sounds of different lengths
             parts = [mask[: count + 3 * (i % 2)] for i, (mask, count) in enumerate(zip(masks, frames, strict=True))]
             sounds = [sound[: len(part)] for sound, part in zip(features, parts, strict=True)]
-            made = towers.heard(ours, sounds, parts)
+            made = audio_tower.heard(ours, sounds, parts)
     assert [len(embedding) for embedding in made] == [-(-count // 4) for count in frames]
     torch.testing.assert_close(torch.cat(made), torch.cat(expected), atol=2e-5, rtol=1e-4)
 
@@ -121,13 +121,13 @@ def test_pictures_in_bytes_and_in_floats_beside_each_other(ours: Any) -> None:
     pixels, places = picture(480, 96, 0, 630)
     whole = (pixels * 255).round().to(torch.uint8)
     with torch.inference_mode():
-        made = towers.encoded(ours, [whole, whole.float() * towers.SCALE], [places, places])
+        made = vision_tower.encoded(ours, [whole, whole.float() * vision_tower.SCALE], [places, places])
     assert torch.equal(made[0], made[1])
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 120))
 def test_passes_hold_every_picture_once_and_no_more_than_they_may(counts: list[int], most: int) -> None:
-    ranges = list(towers._passes(counts, most))
+    ranges = list(vision_tower.passes(counts, most))
     assert [i for first, last in ranges for i in range(first, last)] == list(range(len(counts)))
     for first, last in ranges:
         assert last > first
