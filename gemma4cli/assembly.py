@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import json
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,7 +24,7 @@ from gemma4cli.outputs import Format, Output
 from gemma4cli.schema import with_columns
 from gemma4cli.tables import python_values
 
-Ints = np.ndarray[Any, np.dtype[Any]]
+_LINES_AT_ONCE = 1000  # for as Python's values they take ten times what they take in a table
 
 
 def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapping[str, Any]) -> None:
@@ -36,13 +37,12 @@ def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapp
         OSError, ArrowException: it cannot be written.
         DamagedPartError: a file of rows cannot be read.
     """
-    live, replaced = ledger.live()
-    files = list(zip([source.path for source in ledger.sources], replaced, strict=True))
+    files = [source.path for source in ledger.sources]
     ordered = place.state / "sorted"
     path = place.state / f"keys-{secrets.token_hex(4)}.parquet"
     earlier = ledger.earlier(fingerprint)
     header = {"fingerprint": fingerprint, "earlier": earlier}
-    schema = _telling(united([source.path for source in ledger.sources], schema), earlier)
+    schema = _telling(united(files, schema), earlier)
     if place.format is Format.FOLDER:
         shutil.rmtree(ordered, ignore_errors=True)
         groups = parts.row_groups(parts.merged(files, schema))
@@ -51,7 +51,7 @@ def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapp
         except (OSError, pa.ArrowException):
             shutil.rmtree(ordered, ignore_errors=True)  # on a full disk it is the last that is needed
             raise
-        _write_keys(path, live, [keys.seal(file, rows) for file, rows in written], header)
+        _write_keys(path, ledger, [keys.seal(file, rows) for file, rows in written], header)
         parts.swap(ordered, place.parts)
         parts.clear(ordered, place.parts)
     else:
@@ -59,8 +59,8 @@ def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapp
             if place.format is Format.PARQUET:
                 rows = parts.write_parquet(temporary, parts.row_groups(parts.merged(files, schema)), schema)
             else:
-                rows = _write_lines(temporary, ledger, replaced, schema)
-            _write_keys(path, live, [keys.seal(temporary, rows, place.path.name)], header)
+                rows = _write_lines(temporary, ledger, schema)
+            _write_keys(path, ledger, [keys.seal(temporary, rows, place.path.name)], header)
     for other in place.state.glob("keys-*.parquet"):
         if other != path:
             other.unlink()
@@ -68,11 +68,12 @@ def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapp
     shards.clear(place)
 
 
-def _write_keys(path: Path, live: pa.Table, seals: Sequence[keys.Seal], header: Mapping[str, Any]) -> None:
-    if sum(each.rows for each in seals) != len(live):
-        raise JobError("the rows do not add up, so nothing was replaced", "run the same command again")
+def _write_keys(path: Path, ledger: Ledger, seals: Sequence[keys.Seal], header: Mapping[str, Any]) -> None:
     with parts.whole_file(path) as temporary:
-        keys.write(temporary, live, {**header, "files": [list(each) for each in seals]})
+        tables = parts.row_groups(ledger.in_order())
+        rows = keys.write(temporary, tables, {**header, "files": [list(each) for each in seals]})
+        if sum(each.rows for each in seals) != rows:
+            raise JobError("the rows do not add up, so nothing was replaced", "run the same command again")
 
 
 def _telling(schema: pa.Schema, earlier: Sequence[Mapping[str, Any]]) -> pa.Schema:
@@ -115,14 +116,15 @@ def _as_written(schema: pa.Schema) -> pa.Schema:
     return pq.read_schema(pa.BufferReader(buffer.getvalue())).remove_metadata()
 
 
-def _write_lines(path: Path, ledger: Ledger, replaced: Sequence[Ints], schema: pa.Schema) -> int:
+def _write_lines(path: Path, ledger: Ledger, schema: pa.Schema) -> int:
     """Lines of JSON from the finished lines, which stay as they are, and from parts."""
-    pairs = list(zip(ledger.sources, replaced, strict=True))
-    old = [_old_lines(source, without) for source, without in pairs if source.finished]
-    new = _new_lines(parts.merged([(s.path, without) for s, without in pairs if not s.finished], schema))
+    old = [_old_lines(source) for source in ledger.sources if source.finished]
+    added = parts.merged([source.path for source in ledger.sources if not source.finished], schema)
+    new = _new_lines(parts.row_groups(added))
     rows = 0
     with path.open("wb") as file:
-        for _, text in heapq.merge(*old, new, key=lambda pair: pair[0]):
+        for _, same in itertools.groupby(heapq.merge(*old, new, key=_index), key=_index):
+            *_, (_, text) = same  # of equal ones, the last is the latest
             file.write(text)
             rows += 1
     return rows
@@ -138,21 +140,26 @@ def write_new_lines(path: Path, groups: Iterable[pa.Table]) -> int:
     return rows
 
 
-def _old_lines(source: Source, without: Ints) -> Iterator[tuple[int, bytes]]:
-    wanted = source.keys.column("row_index").to_numpy()
-    kept = np.setdiff1d(wanted, without)
-    at = 0
+def _index(line: tuple[int, bytes]) -> int:
+    return line[0]
+
+
+def _old_lines(source: Source) -> Iterator[tuple[int, bytes]]:
+    """The lines of a finished file whose keys are known: one that is damaged may look as if it were whole."""
+    wanted = chain.from_iterable(span.read()["row_index"].to_pylist() for span in source.spans)
+    awaited = next(wanted, None)
     for row_index, text in reading.lines(source.path):
-        if at < len(kept) and row_index == kept[at]:
-            at += 1
+        if row_index == awaited:
+            awaited = next(wanted, None)
             yield row_index, text
 
 
 def _new_lines(groups: Iterable[pa.Table]) -> Iterator[tuple[int, bytes]]:
     for group in groups:
-        columns = [python_values(column) for column in group.columns]
-        for values in zip(*columns, strict=True):
-            yield values[0], line(dict(zip(group.column_names, values, strict=True)))
+        for start in range(0, len(group), _LINES_AT_ONCE):
+            columns = [python_values(column) for column in group.slice(start, _LINES_AT_ONCE).columns]
+            for values in zip(*columns, strict=True):
+                yield values[0], line(dict(zip(group.column_names, values, strict=True)))
 
 
 def line(record: Mapping[str, Any]) -> bytes:

@@ -53,4 +53,4 @@ def commit(
     )
     header = {"fingerprint": fingerprint}
     metadata = {ledger.IN_PART.decode(): keys.encoded(own, header)}
-    return Source(parts.write_part(folder, number, table, metadata, mark), own, False, header)
+    return ledger.part(parts.write_part(folder, number, table, metadata, mark), own, header)

@@ -7,9 +7,10 @@ that damage is found; inside a part it is that file in base64, since a part's me
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 
 from gemma4cli import strict_json
 from gemma4cli.identity import UNKNOWN, Key, id_key
+from gemma4cli.parts import DamagedPartError
 from gemma4cli.records import Status
 
 SCHEMA = pa.schema(
@@ -35,6 +37,15 @@ SCHEMA = pa.schema(
 )
 _HEADER = b"gemma4cli.header"
 _TAIL_BYTES = 64 << 10
+
+
+class Span(NamedTuple):
+    """Keys of rows that follow one another in a file: the least and greatest row_index, how many, and a way to them."""
+
+    first: int
+    last: int
+    rows: int
+    read: Callable[[], pa.Table]
 
 
 class Seal(NamedTuple):
@@ -77,21 +88,25 @@ def adopted(row_index: Sequence[int], ids: Sequence[str | None], status: Sequenc
     return table(row_index, keys, status, [None] * len(keys))
 
 
-def write(path: Path | pa.BufferOutputStream, keys: pa.Table, header: Mapping[str, Any]) -> None:
-    """Writes keys and what is said of them. Raises OSError."""
-    document = {_HEADER: strict_json.encode(header)}
+def write(path: Path | pa.BufferOutputStream, tables: Iterable[pa.Table], header: Mapping[str, Any]) -> int:
+    """Writes keys, a few at a time, and what is said of them; returns how many there are. Raises OSError."""
+    rows = 0
     # Hashes do not compress; what does is the rest, and that with little effort.
-    pq.write_table(
-        keys.replace_schema_metadata(document),
+    with pq.ParquetWriter(
         path,
+        SCHEMA,
         compression={
-            name: "zstd" if name in ("row_index", "input", "digest0", "digest1") else "none"
-            for name in keys.column_names
+            name: "zstd" if name in ("row_index", "input", "digest0", "digest1") else "none" for name in SCHEMA.names
         },
         use_dictionary=False,
         write_statistics=False,
         write_page_checksum=True,
-    )
+    ) as writer:
+        for table in tables:
+            writer.write_table(table.cast(SCHEMA), row_group_size=max(1, len(table)))
+            rows += len(table)
+        writer.add_key_value_metadata({_HEADER: strict_json.encode(header)})
+    return rows
 
 
 def read(source: Path | pa.BufferReader) -> tuple[pa.Table, dict[str, Any]]:
@@ -101,10 +116,38 @@ def read(source: Path | pa.BufferReader) -> tuple[pa.Table, dict[str, Any]]:
         return file.read().cast(SCHEMA), header
 
 
+def spans(keys: pa.Table, path: Path, start: int) -> tuple[Span, ...]:
+    """Where to find keys again that were read from a file: from its row `start` on, cut where its row groups end."""
+    with pq.ParquetFile(path) as file:
+        sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+    found, begin, stop = [], 0, start + len(keys)
+    for number, size in enumerate(sizes):
+        low, high = max(start, begin), min(stop, begin + size)
+        if low < high:
+            group = functools.partial(_slice, path, number, low - begin, high - low)
+            found.append(span(keys.slice(low - start, high - low), group))
+        begin += size
+    return tuple(found)
+
+
+def span(keys: pa.Table, read: Callable[[], pa.Table]) -> Span:
+    """What is said of keys, of which there is one at least."""
+    index = column(keys, "row_index")
+    return Span(int(index.min()), int(index.max()), len(keys), read)
+
+
+def _slice(path: Path, group: int, start: int, rows: int) -> pa.Table:
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            return file.read_row_group(group, use_threads=False).cast(SCHEMA).slice(start, rows)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedPartError(path, error) from error
+
+
 def encoded(keys: pa.Table, header: Mapping[str, Any]) -> str:
     """Keys as text for the metadata of a part."""
     buffer = pa.BufferOutputStream()
-    write(buffer, keys, header)
+    write(buffer, [keys], header)
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 

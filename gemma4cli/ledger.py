@@ -6,12 +6,13 @@ whole or not at all; finished data has its keys in one file, which names the ver
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ import pyarrow.parquet as pq
 from gemma4cli import keys, shards
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import first_line, printable
+from gemma4cli.ordering import Run, latest
 from gemma4cli.outputs import Format, Output, is_row
-from gemma4cli.parts import is_part
+from gemma4cli.parts import DamagedPartError, is_part
 
 IN_PART = b"gemma4cli.keys"  # in the metadata of a part
 _UNREADABLE = (OSError, ValueError, pa.ArrowException, KeyError, TypeError)
@@ -32,15 +34,34 @@ _UNREADABLE = (OSError, ValueError, pa.ArrowException, KeyError, TypeError)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of committed rows. `keys` has a row for each of its rows, in their order.
+    """A file of committed rows.
 
+    spans: where its keys are, in the order of its rows.
     finished: it is part of the finished output, rather than a part on the way there.
+    held: its keys, while they are in memory.
     """
 
     path: Path
-    keys: pa.Table
+    spans: tuple[keys.Span, ...]
     finished: bool
     header: Mapping[str, Any] = field(default_factory=dict)
+    held: pa.Table | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(span.rows for span in self.spans)
+
+    @property
+    def keys(self) -> pa.Table:
+        """A row for each of its rows, in their order. Raises DamagedPartError if they are to be read and cannot be."""
+        if self.held is not None:
+            return self.held
+        return pa.concat_tables([keys.SCHEMA.empty_table(), *(span.read() for span in self.spans)])
+
+    def among(self, row_index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Those of some row_index that it may have."""
+        within = [(row_index >= span.first) & (row_index <= span.last) for span in self.spans]
+        return row_index[np.any(within, axis=0)] if within else row_index[:0]
 
 
 @dataclass(slots=True)
@@ -97,6 +118,35 @@ class Ledger:
             return all_keys, replaced
         return all_keys.take(pa.array(chosen)), replaced
 
+    def in_order(self) -> Iterator[pa.Table]:
+        """The keys of the rows that count, by row_index, in tables of any size: of them, few are in memory at a time.
+
+        Raises:
+            DamagedPartError: a file cannot be read.
+        """
+        return latest([Run(span.first, span.read) for source in self.sources for span in source.spans])
+
+    def forget(self) -> None:
+        """Lets go of keys that can be read again: it is for whoever holds the lock, so that no file goes away."""
+        self.sources = [replace(source, held=None) for source in self.sources]
+
+
+def part(path: Path, own: pa.Table, header: Mapping[str, Any], held: pa.Table | None = None) -> Source:
+    """A part that was written with its keys in it."""
+    return Source(path, _spans(own, functools.partial(_in_part, path)), False, header, held)
+
+
+def _spans(own: pa.Table, read_again: Callable[[], pa.Table]) -> tuple[keys.Span, ...]:
+    return (keys.span(own, read_again),) if len(own) else ()
+
+
+def _in_part(path: Path) -> pa.Table:
+    try:
+        table, _ = keys.decoded(pq.read_metadata(path).metadata[IN_PART])
+    except _UNREADABLE as error:
+        raise DamagedPartError(path, error) from error
+    return table
+
 
 def read(place: Output, *, repair: bool) -> Ledger:
     """Finds what is committed in an output, in its shards too: as parts that came after its finished data.
@@ -149,7 +199,8 @@ def _sealed(place: Output, ledger: Ledger) -> dict[tuple[str, int, int], Source]
         start = 0
         for each in seals:
             name = each.name if place.format is Format.FOLDER else place.path.name
-            source = Source(_home(place) / name, table.slice(start, each.rows), True, header)
+            own = table.slice(start, each.rows)
+            source = Source(_home(place) / name, keys.spans(own, path, start), True, header, own)
             found[name, each.size, each.crc] = source
             start += each.rows
     return found
@@ -207,7 +258,7 @@ def _unsealed(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source
                 try:
                     table, header = keys.decoded(text)
                     if len(table) == rows:
-                        return Source(path, table, False, header)
+                        return part(path, table, header, table)
                 except _UNREADABLE:
                     pass
             read = file.read(columns=["row_index", "id", "status"])
@@ -216,7 +267,7 @@ def _unsealed(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source
         _set_aside(path, place, ledger, repair, f"{shown} cannot be read ({first_line(error, 200)})")
         return None
     ledger.notices.append(f"the keys of {shown} are lost; its {rows:,} rows are known by their ids alone")
-    return Source(path, table, text is None, _made_with(metadata))
+    return Source(path, _spans(table, lambda: table), text is None, _made_with(metadata), table)
 
 
 def _lines(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source:
@@ -245,7 +296,8 @@ def _lines(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source:
     ledger.notices.append(
         f"the keys of {shown} are lost; its {len(columns[0]):,} rows are known by their ids alone{lost}"
     )
-    return Source(path, keys.adopted(*columns), True)
+    table = keys.adopted(*columns)
+    return Source(path, _spans(table, lambda: table), True, held=table)
 
 
 def set_aside(path: Path, place: Output) -> Path:

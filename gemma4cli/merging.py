@@ -156,7 +156,8 @@ def _whole(there: Sequence[Shard], place: Output, shown: str) -> tuple[list[list
             message = f"{shown}: shards {pair} were made with different settings: {'; '.join(differing[:4])}"
             raise UsageError(message, "run one of them again, with the settings of the others and --overwrite")
         counts += ledger.counts(live)
-        files.append([Source(source.path, live.slice(0, 0), True, source.header) for source in found.sources])
+        found.forget()
+        files.append(found.sources)
     if undone:
         more = f"; and {len(undone) - _SHOWN:,} more" if len(undone) > _SHOWN else ""
         what = "1 shard is" if len(undone) == 1 else f"{len(undone):,} shards are"
@@ -246,7 +247,7 @@ def _write_keys(place: Output, there: Sequence[Shard], seals: Sequence[keys.Seal
         header = {"fingerprint": fingerprint, "earlier": found.earlier(fingerprint)}
     path = place.state / f"keys-{secrets.token_hex(8)}.parquet"
     with parts.whole_file(path) as temporary:
-        keys.write(temporary, pa.concat_tables(tables), {**header, "files": [list(each) for each in seals]})
+        keys.write(temporary, parts.row_groups(tables), {**header, "files": [list(each) for each in seals]})
 
 
 def _summary(place: Output, there: Sequence[Shard]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from gemma4cli.schema import DUPLICATE_OF, ROW_FIELDS, carried_names
 from gemma4cli.sink import Sink
 from gemma4cli.tables import nbytes
 
-PART_BYTES = 64 << 20
+PART_BYTES = 16 << 20
 _AT_ONCE = 4096  # earlier rows that are read back together
 # A crash may cost this share of the time that the job has run for; committing, that share at most. So parts grow with
 # the job, up to PART_SECONDS.
@@ -122,6 +122,7 @@ class PartSink(Sink):
         # Rows are there twice where putting them in order broke off.
         settled = self.ledger.finished and not self.ledger.added and not any(len(rows) for rows in replaced)
         idle = total == 0 and settled
+        self.ledger.forget()
         self._send()
         return Pending(total, kept["ok"], kept["failed"], idle, self._to_compute)
 
@@ -179,6 +180,8 @@ class PartSink(Sink):
         self.ledger.next_part += 1
         self.ledger.sources.append(source)
         self._rows, self._keys, self._inputs, self._held = [], [], [], 0
+        del lines
+        pa.default_memory_pool().release_unused()
         self._send()
         self._since = self._clock()
         self._cost = self._since - began
@@ -265,7 +268,7 @@ class PartSink(Sink):
         return JobError(message, hint)
 
     def _failed(self, error: BaseException) -> JobError:
-        rows = sum(len(source.keys) for source in self.ledger.sources)
+        rows = sum(source.rows for source in self.ledger.sources)
         kept = f"{rows} rows are kept in {len(self.ledger.sources)} parts in {printable(str(self._folder))}"
         reason = getattr(error, "strerror", None) or error
         hint = "make room" if getattr(error, "errno", None) in _NO_ROOM else "put that right"

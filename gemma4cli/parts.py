@@ -12,15 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gemma4cli import strict_json
+from gemma4cli.ordering import Run, latest
 from gemma4cli.tables import conformed
-
-Ints = np.ndarray[Any, np.dtype[Any]]
 
 # Row groups small enough to be read by page in a viewer, large enough to compress.
 GROUP_ROWS = 20_000
@@ -85,31 +82,19 @@ def part_name(number: int, mark: str = "") -> str:
     return f"part-{number:05d}-{mark}.parquet" if mark else f"part-{number:05d}.parquet"
 
 
-def merged(files: Iterable[tuple[Path, Ints]], schema: pa.Schema) -> Iterator[pa.Table]:
-    """All rows of some Parquet files in order of row_index, in tables of any size.
+def merged(paths: Iterable[Path], schema: pa.Schema) -> Iterator[pa.Table]:
+    """All rows of some Parquet files in order, in tables of any size; of equal row_index, the latest file's.
 
-    A row leaves as soon as no row group still to be read can come before it, so what is in memory is the row groups
-    that overlap: as much as the rows were out of order when they were written.
-
-    Args:
-        files: with the row_index of those of their rows that are left out, as a later file has them anew.
+    What is in memory is the row groups that overlap.
 
     Raises:
         DamagedPartError: a file cannot be read.
     """
-    waiting = schema.empty_table()
-    for group in sorted(_groups(files), key=lambda group: group.first):
-        before = pc.less(waiting["row_index"], group.first)
-        ready = waiting.filter(before)
-        if len(ready):
-            yield ready
-        waiting = waiting.filter(pc.invert(before))
-        read = conformed(read_group(group.path, group.number), schema)
-        if len(group.without):
-            read = read.filter(pc.invert(pc.is_in(read["row_index"], value_set=pa.array(group.without))))
-        waiting = pa.concat_tables([waiting, read]).sort_by("row_index").combine_chunks()
-    if len(waiting):
-        yield waiting
+
+    def run(group: _Group) -> Run:
+        return Run(group.first, lambda: conformed(read_group(group.path, group.number), schema))
+
+    return latest([run(group) for group in _groups(paths)])
 
 
 def in_order(paths: Iterable[Path], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -119,7 +104,7 @@ def in_order(paths: Iterable[Path], schema: pa.Schema) -> Iterator[pa.Table]:
         DamagedPartError: a file cannot be read.
     """
     for path in paths:
-        for group in _groups([(path, np.zeros(0, np.int64))]):
+        for group in _groups([path]):
             yield conformed(read_group(path, group.number), schema)
 
 
@@ -131,7 +116,7 @@ def read_group(path: Path, number: int, columns: list[str] | None = None) -> pa.
     """
     try:
         with pq.ParquetFile(path) as file:
-            return file.read_row_group(number, columns=columns)
+            return file.read_row_group(number, columns=columns, use_threads=False)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DamagedPartError(path, error) from error
 
@@ -145,27 +130,34 @@ class DamagedPartError(Exception):
 
 
 class _Group(NamedTuple):
-    """A row group of a file, its least row_index, and the row_index of rows to leave out."""
+    """A row group of a file, and its least row_index, or less."""
 
     path: Path
     number: int
     first: int
-    without: Ints
 
 
-def _groups(files: Iterable[tuple[Path, Ints]]) -> Iterator[_Group]:
-    for path, without in files:
+def _groups(paths: Iterable[Path]) -> Iterator[_Group]:
+    for path in paths:
         try:
             with pq.ParquetFile(path) as file:
-                metadata = file.metadata
-                column = metadata.schema.names.index("row_index")
-                for number in range(metadata.num_row_groups):
-                    if metadata.row_group(number).num_rows:
-                        statistics = metadata.row_group(number).column(column).statistics
-                        first = statistics.min if statistics is not None and statistics.has_min_max else -1
-                        yield _Group(path, number, first, without)
+                for number in range(file.metadata.num_row_groups):
+                    if file.metadata.row_group(number).num_rows:
+                        first, _ = bounds(file.metadata.row_group(number)) or (-1, -1)
+                        yield _Group(path, number, first)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DamagedPartError(path, error) from error
+
+
+def bounds(group: pq.RowGroupMetaData) -> tuple[int, int] | None:
+    """The least and the greatest row_index of a row group that has rows; None where it does not say.
+
+    By its own columns: a file's metadata and its schema hold each other, and stay, keys and all, until Python looks for
+    such circles, which is seldom.
+    """
+    columns = (group.column(i) for i in range(group.num_columns))
+    statistics = next(column.statistics for column in columns if column.path_in_schema == "row_index")
+    return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
 
 
 def row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -179,6 +171,7 @@ def row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             if held and (rows + len(piece) > GROUP_ROWS or size + piece.nbytes > GROUP_BYTES):
                 yield pa.concat_tables(held)
                 held, rows, size = [], 0, 0
+                pa.default_memory_pool().release_unused()
             held.append(piece)
             rows += len(piece)
             size += piece.nbytes

@@ -116,6 +116,7 @@ def run(
     summary["kept"] = {"ok": pending.kept_ok, "failed": pending.kept_failed}
     if companions is not None:
         summary["files"] = companions.summary()
+    pool.close()  # no row is left to read, and putting them in order takes memory as well
     sink.finish(summary)
     return summary
 

@@ -98,6 +98,8 @@ class RenderPool:
     def close(self) -> None:
         """Ends the workers, whatever they are at."""
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
         _dispose(self._pool)
         self._inbox.close()

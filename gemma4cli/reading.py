@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gemma4cli.ledger import Source
-from gemma4cli.parts import DamagedPartError
+from gemma4cli.parts import DamagedPartError, bounds
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 _LINE_INDEX = re.compile(rb'\{"row_index": ?(\d+)')
@@ -45,15 +45,17 @@ def tables(path: Path, columns: Sequence[str], wanted: Ints | None = None) -> It
             return
         with pq.ParquetFile(path) as file:
             there = [name for name in columns if name in file.schema_arrow.names]
-            place = file.metadata.schema.names.index("row_index")
             for number in range(file.num_row_groups):
-                statistics = file.metadata.row_group(number).column(place).statistics
-                if wanted is not None and statistics is not None and statistics.has_min_max:
-                    low, high = np.searchsorted(wanted, [statistics.min, statistics.max + 1])
-                    if low == high:
-                        continue
-                table = file.read_row_group(number, columns=there)
-                yield table if wanted is None else table.filter(pc.is_in(table["row_index"], pa.array(wanted)))
+                if wanted is None:
+                    yield file.read_row_group(number, columns=there)
+                    continue
+                known = bounds(file.metadata.row_group(number))
+                if known is not None and not np.any((wanted >= known[0]) & (wanted <= known[1])):
+                    continue
+                index = file.read_row_group(number, columns=["row_index"])["row_index"]
+                here = pc.is_in(index, pa.array(wanted))
+                if pc.any(here).as_py():
+                    yield file.read_row_group(number, columns=there).filter(here)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DamagedPartError(path, error) from error
 
@@ -67,12 +69,14 @@ def records(sources: Sequence[Source], wanted: Sequence[int], columns: Sequence[
     left = np.unique(np.array(wanted, np.int64))
     found: dict[int, dict[str, Any]] = {}
     for source in reversed(sources):
-        here = np.intersect1d(left, source.keys["row_index"].to_numpy())
-        if not len(here):
+        wanted_here = source.among(left)
+        if not len(wanted_here):
             continue
-        for table in tables(source.path, ["row_index", *columns], here):
-            found |= {record["row_index"]: record for record in table.to_pylist()}
-        left = np.setdiff1d(left, here)
+        here: dict[int, dict[str, Any]] = {}
+        for table in tables(source.path, ["row_index", *columns], wanted_here):
+            here |= {record["row_index"]: record for record in table.to_pylist()}
+        found |= here
+        left = np.setdiff1d(left, np.fromiter(here, np.int64, len(here)))
     return found
 
 
@@ -81,7 +85,10 @@ def _tables_of_lines(path: Path, columns: Sequence[str], wanted: Ints | None) ->
     held: list[dict[str, Any]] = []
     for row_index, text in lines(path):
         if only is None or row_index in only:
-            record = json.loads(text)
+            try:
+                record = json.loads(text)
+            except ValueError:  # as `lines` leaves out what it can tell
+                continue
             held.append({name: record.get(name) for name in columns})
         if len(held) >= _LINES_AT_ONCE:
             yield pa.Table.from_pylist(held)

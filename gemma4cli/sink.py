@@ -23,7 +23,7 @@ from gemma4cli.records import Item, Row
 from gemma4cli.schema import output_schema
 from gemma4cli.shards import Shard
 
-PART_ROWS = 50_000
+PART_ROWS = 8192
 PART_SECONDS = 10.0
 _NAME_ONE = "write to a file or a folder"
 

@@ -6,6 +6,7 @@ import platform
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -18,8 +19,18 @@ from gemma4cli.rates import Pace
 from gemma4cli.records import Row, Status
 
 WINDOW_S = 30.0
+MOMENT_S = 0.1  # whose rows are counted together, for thousands may come in a second
 LEAST_FOR_A_SHARE = 100
 MEDIA_PACKAGES = ("av", "librosa", "numpy", "pillow", "pyarrow")
+
+
+@dataclass(slots=True)
+class _Moment:
+    """Rows that were finished within a moment, and their output tokens."""
+
+    began: float
+    rows: int = 0
+    tokens: int = 0
 
 
 class Stats:
@@ -45,7 +56,7 @@ class Stats:
         self._began_at = datetime.now(UTC)
         self._began = clock()
         self._generating: float | None = None
-        self._recent: deque[tuple[float, float]] = deque()
+        self._recent: deque[_Moment] = deque()
 
     @property
     def done(self) -> int:
@@ -82,9 +93,7 @@ class Stats:
         for name in ("decode", "render", "queue", "generate"):
             self.busy_ms[name] += getattr(row, f"{name}_ms") or 0.0
         self.pace.count(row, now)
-        self._recent.append((now, row.output_tokens or 0))
-        while now - self._recent[0][0] > WINDOW_S:
-            self._recent.popleft()
+        self._note(now, 1, row.output_tokens or 0)
 
     def tally(self) -> dict[str, Any]:
         """What was counted, for `add` in another process."""
@@ -102,10 +111,7 @@ class Stats:
             counter.update(more)
         for name, ms in busy_ms.items():
             self.busy_ms[name] += ms
-        now, rows = self._clock(), ok + failed + skipped
-        self._recent.extend((now, tokens["output"] / rows) for _ in range(rows))
-        while self._recent and now - self._recent[0][0] > WINDOW_S:
-            self._recent.popleft()
+        self._note(self._clock(), ok + failed + skipped, tokens["output"])
 
     def check_failures(self) -> None:
         """Raises JobError when more rows failed than may: a share counts once there are a hundred rows."""
@@ -132,7 +138,16 @@ class Stats:
         if not recent or self._generating is None:
             return 0.0, 0.0
         span = max(min(self._clock() - self._generating, WINDOW_S), 1e-9)
-        return len(recent) / span, sum(tokens for _, tokens in recent) / span
+        return sum(each.rows for each in recent) / span, sum(each.tokens for each in recent) / span
+
+    def _note(self, now: float, rows: int, tokens: int) -> None:
+        """Counts rows among the recent ones."""
+        if not self._recent or now - self._recent[-1].began >= MOMENT_S:
+            self._recent.append(_Moment(now))
+        self._recent[-1].rows += rows
+        self._recent[-1].tokens += tokens
+        while now - self._recent[0].began > WINDOW_S:
+            self._recent.popleft()
 
     def seconds_left(self) -> float | None:
         rows_per_s, _ = self.rates()

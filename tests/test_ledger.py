@@ -145,7 +145,8 @@ def changed(draw: st.DrawFn, rows: list[tuple[str, str]]) -> list[tuple[str, str
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_each_input_has_one_row_whatever_happens(data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "GROUP_ROWS", data.draw(st.sampled_from([2, parts.GROUP_ROWS])))
         job = Job(Path(folder) / data.draw(st.sampled_from(OUTPUTS)), data.draw(ROWS))
         ever = Counter(job.rows)
         unique = data.draw(st.booleans())

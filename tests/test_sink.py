@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
+import gc
 import io
 import json
 import os
@@ -18,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma4cli import parts
+from gemma4cli import parts, reading
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.inputs import InputOptions, open_inputs
 from gemma4cli.records import Kind, Row, Status
@@ -156,9 +156,47 @@ def test_memory_of_merging_is_the_disorder(tmp_path: Path) -> None:
     schema = pa.schema({"row_index": pa.int64()})
     tables = [pa.table({"row_index": [0, 1, 3]}), pa.table({"row_index": [2, 5]}), pa.table({"row_index": [6, 7]})]
     written = [parts.write_part(tmp_path, i, table, {}) for i, table in enumerate(tables)]
-    none = np.zeros(0, np.int64)
-    merged = parts.merged([(written[2], np.array([7])), (written[1], none), (written[0], none)], schema)
-    assert [table["row_index"].to_pylist() for table in merged] == [[0, 1], [2, 3, 5], [6]]
+    merged = parts.merged([written[2], written[1], written[0]], schema)
+    assert [table["row_index"].to_pylist() for table in merged] == [[0, 1], [2, 3, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Arrow holds after each part, and as each is read at the end: keys alone were 45 bytes a row."""
+    monkeypatch.setattr(parts, "GROUP_ROWS", 500)
+    held: list[int] = []
+
+    def watched(table: pa.Table, *args: Any, **kwargs: Any) -> pa.Table:
+        held.append(pa.total_allocated_bytes())
+        return plainly(table, *args, **kwargs)
+
+    with opened(tmp_path / name, part_rows=500) as sink:
+        began = pa.total_allocated_bytes()
+        for row_index in range(20_000):
+            sink.write(row(row_index))
+            if row_index % 500 == 499:
+                held.append(pa.total_allocated_bytes())
+        assert max(held) - began < 50_000
+        plainly = parts.conformed
+        monkeypatch.setattr(parts, "conformed", watched)
+        sink.finish({})
+    assert len(held) == 80
+    assert max(held) - began < 700_000
+
+
+def test_metadata_of_parts_goes_when_it_was_read(tmp_path: Path) -> None:
+    """It has the keys in it, and may be held in a circle that Python finds only now and then."""
+    with opened(tmp_path / "out", part_rows=5) as sink:
+        write(sink, range(10))
+    files = sorted((tmp_path / "out/data").iterdir())
+    gc.collect()
+    gc.disable()
+    try:
+        rows = sum(len(table) for table in parts.merged(files, pq.read_schema(files[0])))
+        assert rows + len(reading.records(sink.ledger.sources, [7], ["text"])) == 11
+        assert not [each for each in gc.get_objects() if isinstance(each, pq.FileMetaData)]
+    finally:
+        gc.enable()
 
 
 def test_row_groups_and_parts_have_a_sensible_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

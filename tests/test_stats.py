@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from gemma4cli.errors import JobError
@@ -38,3 +40,26 @@ def test_rows_that_were_counted_elsewhere_count_as_if_they_were_counted_here() -
         here.tokens, here.reasons, here.finish, here.busy_ms,
     )  # fmt: skip
     Stats(None).add(Stats(None).tally())
+
+
+def test_rates_are_of_the_last_half_minute_and_take_no_memory_for_each_row() -> None:
+    now = 0.0
+    stats = Stats(None, clock=lambda: now)
+    stats.engine_ready()
+    row = Row(0, "i", "", "image", "caption", Status.OK, output_tokens=3)
+    for second in range(60):
+        now = float(second)
+        for _ in range(10 if second < 30 else 1000):
+            stats.count(row)
+    tracemalloc.start()
+    try:
+        for i in range(20_000):
+            now = 60 + i / 2000
+            stats.count(row)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    rows, tokens = stats.rates()
+    assert rows == pytest.approx((20 * 1000 + 20_000) / 30, rel=0.02)
+    assert tokens == pytest.approx(3 * rows)
+    assert grown < 100_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import typer
 
 from gemma4cli import __version__
@@ -69,4 +71,6 @@ app.command()(doctor)
 def main() -> None:
     """Entry point of the console script."""
     hold_standard_descriptors()
+    # Before Arrow is there: its own allocator keeps most of what was freed, and the more the longer a job runs.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     app()

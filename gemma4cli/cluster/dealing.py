@@ -67,10 +67,10 @@ def _refuse(work: Work, source: Source) -> None:
 
 def _by_shard(work: Work, source: Source) -> Iterator[tuple[int, pa.Table, pa.Table]]:
     """The rows of a file and their keys, a row group at a time, in order, each with its shard."""
-    at = 0
+    at, all_keys = 0, source.keys
     for group in range(pq.read_metadata(source.path).num_row_groups):
         table = parts.read_group(source.path, group)
-        own = source.keys.slice(at, len(table))
+        own = all_keys.slice(at, len(table))
         at += len(table)
         order = pc.sort_indices(table["row_index"])
         table, own = table.take(order), own.take(order)

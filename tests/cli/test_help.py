@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -36,6 +37,18 @@ def test_the_commands_import_nothing_heavy() -> None:
     code = f"import sys, gemma4cli.cli; print(sorted({HEAVY!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("named", "used"), [({}, "system"), ({"ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}, "mimalloc")])
+def test_arrow_gives_back_what_it_freed_unless_it_is_told_otherwise(named: dict[str, str], used: str) -> None:
+    code = (
+        "import sys, contextlib\nfrom gemma4cli.cli import main\nsys.argv = ['gemma4', '--version']\n"
+        "with contextlib.suppress(SystemExit):\n    main()\n"
+        "import pyarrow\nprint(pyarrow.default_memory_pool().backend_name)"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"} | named
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.split()[-1] == used
 
 
 def test_no_arguments_print_the_help(gemma4) -> None:
