@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any, Protocol
@@ -82,11 +82,13 @@ def run(
     events: queue.SimpleQueue[Event],
     companions: Companions | None = None,
     bytes_in_flight: int = BYTES_OF_AN_ENGINE,
+    at_rest: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Takes every pending row to the output and returns the run summary.
 
     `pool` and `engine` deliver into `events`; so does whoever wants the run to stop. The engine starts when a row needs
     it. `companions` are the files that go with rows, `bytes_in_flight` what rendered rows may come to at a time.
+    `at_rest` is called when all rows are there and the pool has no more to do, before they are put in order.
 
     Raises:
         JobError: the engine or the output failed, or too many rows did; rows written until then are kept.
@@ -116,7 +118,7 @@ def run(
     summary["kept"] = {"ok": pending.kept_ok, "failed": pending.kept_failed}
     if companions is not None:
         summary["files"] = companions.summary()
-    pool.close()  # no row is left to read, and putting them in order takes memory as well
+    at_rest()
     sink.finish(summary)
     return summary
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image as Pillow
 
-from gemma4cli import config, gemma, models
+from gemma4cli import assembly, config, gemma, models
+from gemma4cli.cli import app
 from gemma4cli.engine.fake import FakeEngine
 from gemma4cli.pool import RenderPool
 from gemma4cli.records import Item, Media, Rendered
@@ -59,3 +60,14 @@ def test_two_pools_at_a_time_do_not_mix(picture: Path) -> None:
     with pool(max_soft_tokens=70) as run, pool(max_soft_tokens=560) as other:
         assert {row.tokens.image for row in run(picture)} == {gemma.image_tokens(640, 480, 70)}
         assert {row.tokens.image for row in other(picture)} == {gemma.image_tokens(640, 480, 560)}
+
+
+def test_readers_are_gone_before_rows_are_put_in_order(
+    picture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    close, assemble = RenderPool.close, assembly.assemble
+    monkeypatch.setattr(RenderPool, "close", lambda self: (steps.append("close"), close(self)))
+    monkeypatch.setattr(assembly, "assemble", lambda *args: (steps.append("assemble"), assemble(*args)))
+    app(["caption", str(picture), "--engine", "fake", "-o", str(tmp_path / "out"), "-q"], standalone_mode=False)
+    assert steps[:2] == ["close", "assemble"]  # it is closed once more where a run ends early

@@ -169,7 +169,8 @@ def _job(
         pool = RenderPool(job, limits.row_timeout_s, events.put, rows, limits.readers)
         try:
             with stop.on_signals(limits.grace_s, drain, kill):
-                return pipeline.run(config, pending, pool, fleet, sink, stats, events, companions, room)
+                # The readers' memory is free before rows are put in order, which takes some as well.
+                return pipeline.run(config, pending, pool, fleet, sink, stats, events, companions, room, pool.close)
         finally:
             pool.close()
 
