@@ -7,7 +7,9 @@ that damage is found; inside a part it is that file in base64, since a part's me
 from __future__ import annotations
 
 import base64
+import bisect
 import functools
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,17 +118,21 @@ def read(source: Path | pa.BufferReader) -> tuple[pa.Table, dict[str, Any]]:
         return file.read().cast(SCHEMA), header
 
 
-def spans(keys: pa.Table, path: Path, start: int) -> tuple[Span, ...]:
+def group_ends(path: Path) -> list[int]:
+    """The row after the last one of each row group of a file of keys. Raises OSError or ArrowException."""
+    metadata = pq.read_metadata(path)
+    return list(itertools.accumulate(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
+
+
+def spans(keys: pa.Table, path: Path, ends: Sequence[int], start: int) -> tuple[Span, ...]:
     """Where to find keys again that were read from a file: from its row `start` on, cut where its row groups end."""
-    with pq.ParquetFile(path) as file:
-        sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
-    found, begin, stop = [], 0, start + len(keys)
-    for number, size in enumerate(sizes):
-        low, high = max(start, begin), min(stop, begin + size)
-        if low < high:
-            group = functools.partial(_slice, path, number, low - begin, high - low)
-            found.append(span(keys.slice(low - start, high - low), group))
-        begin += size
+    found, low, stop = [], start, start + len(keys)
+    while low < stop:
+        number = bisect.bisect_right(ends, low)
+        high, begin = min(stop, ends[number]), ends[number - 1] if number else 0
+        group = functools.partial(_slice, path, number, low - begin, high - low)
+        found.append(span(keys.slice(low - start, high - low), group))
+        low = high
     return tuple(found)
 
 

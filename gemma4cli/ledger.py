@@ -189,6 +189,7 @@ def _sealed(place: Output, ledger: Ledger) -> dict[tuple[str, int, int], Source]
     for path in sorted(place.state.glob("keys-*.parquet")):
         try:
             table, header = keys.read(path)
+            ends = keys.group_ends(path)
             seals = [keys.Seal(*values) for values in header["files"]]
             if sum(each.rows for each in seals) != len(table):
                 raise ValueError("it has another number of rows than its data")
@@ -200,7 +201,7 @@ def _sealed(place: Output, ledger: Ledger) -> dict[tuple[str, int, int], Source]
         for each in seals:
             name = each.name if place.format is Format.FOLDER else place.path.name
             own = table.slice(start, each.rows)
-            source = Source(_home(place) / name, keys.spans(own, path, start), True, header, own)
+            source = Source(_home(place) / name, keys.spans(own, path, ends, start), True, header, own)
             found[name, each.size, each.crc] = source
             start += each.rows
     return found

@@ -123,6 +123,8 @@ class PartSink(Sink):
         settled = self.ledger.finished and not self.ledger.added and not any(len(rows) for rows in replaced)
         idle = total == 0 and settled
         self.ledger.forget()
+        del live, kept_keys
+        pa.default_memory_pool().release_unused()
         self._send()
         return Pending(total, kept["ok"], kept["failed"], idle, self._to_compute)
 

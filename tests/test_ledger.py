@@ -349,6 +349,36 @@ def test_finished_data_stays_whole_while_more_is_done(each: Job) -> None:
     assert each.computed == 11
 
 
+def test_keys_of_earlier_rows_are_in_memory_while_they_are_compared_alone(job: Job) -> None:
+    job.rows = [(f"r{i}", f"c{i}") for i in range(2000)]
+    job.run(part_rows=500)
+    job.rows.append(("new", "b"))
+    before = pa.total_allocated_bytes()
+    with job.opened() as (sink, left):
+        assert (left.total, left.kept_ok) == (1, 2000)
+        assert pa.total_allocated_bytes() - before < 10_000
+        for item in left:
+            sink.write(answer(item))
+        sink.finish({})
+    assert len(stored(job.output)) == 2001
+
+
+def test_keys_that_go_while_the_job_runs_take_no_rows_with_them(each: Job) -> None:
+    job = each
+    job.run()
+    records = stored(job.output)
+    job.rows.append(("new", "b"))
+    with job.opened() as (sink, left):
+        for item in left:
+            sink.write(answer(item))
+        (path,) = sink.state.glob("keys-*.parquet")
+        path.write_bytes(b"PAR1")
+        with pytest.raises(JobError, match=r"keys-\w+\.parquet is damaged"):
+            sink.finish({})
+    assert stored(job.output)[: len(records)] == records
+    assert [record["id"] for record in job.run()] == [*(record["id"] for record in records), "new"]
+
+
 def test_columns_of_earlier_rows_are_kept(job: Job) -> None:
     columns = pa.schema({"n": pa.int64()})
     with Sink.open(str(job.output), "caption", columns, {}, resume=Resume(new_only=True)) as sink:
