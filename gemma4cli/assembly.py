@@ -24,7 +24,7 @@ from gemma4cli.outputs import Format, Output
 from gemma4cli.schema import with_columns
 from gemma4cli.tables import python_values
 
-_LINES_AT_ONCE = 1000  # for as Python's values they take ten times what they take in a table
+_LINES_AT_ONCE = 1000  # rows, for as Python's values they take far more than in a table
 
 
 def assemble(place: Output, ledger: Ledger, schema: pa.Schema, fingerprint: Mapping[str, Any]) -> None:
@@ -149,8 +149,9 @@ def _old_lines(source: Source) -> Iterator[tuple[int, bytes]]:
     wanted = chain.from_iterable(span.read()["row_index"].to_pylist() for span in source.spans)
     awaited = next(wanted, None)
     for row_index, text in reading.lines(source.path):
-        if row_index == awaited:
+        while awaited is not None and awaited < row_index:
             awaited = next(wanted, None)
+        if row_index == awaited:
             yield row_index, text
 
 

@@ -6,9 +6,9 @@ import heapq
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from gemma4cli.outputs import Format, Output
 from gemma4cli.parts import DamagedPartError
 from gemma4cli.shards import Shard
 
+T = TypeVar("T")
 TOKENS = ("prompt", "image", "audio", "video", "output")
 TIMES = ("decode", "render", "queue", "generate")
 SLOWEST = 5
@@ -85,9 +86,18 @@ def inspect(output: str) -> Report:
         JobError: it cannot be read.
     """
     place = place_of(output)
+    return replace(unlocked(lambda: report_at(place)), output=output)
+
+
+def unlocked(look: Callable[[], T]) -> T:
+    """What a look at an output says, without its lock.
+
+    Raises:
+        JobError: a file cannot be read.
+    """
     for attempt in range(_ATTEMPTS):
         try:
-            return replace(report_at(place), output=output)
+            return look()
         except DamagedPartError as error:
             # The job may have put its parts together just now, so that what was there a moment ago is not.
             if attempt + 1 == _ATTEMPTS:
@@ -103,8 +113,9 @@ def failed_inputs(output: str) -> tuple[Iterator[dict[str, Any]], int]:
 
     Raises:
         UsageError: there is no output of ours.
+        JobError: it cannot be read.
     """
-    live, _ = read(output).live()
+    live = keys_of(output)
     failed = live.filter(live["failed"])["input"]
     given = [text for text in failed.drop_null().to_pylist() if _has_media(json.loads(text))]
     # A manifest's column is of one kind: if one row has several images, all rows list theirs.
@@ -129,13 +140,15 @@ def _has_media(record: Mapping[str, Any]) -> bool:
     return bool(found) and not any(isinstance(cell, list) and None in cell for cell in found)
 
 
-def read(output: str) -> Ledger:
-    """What is committed in an output.
+def keys_of(output: str) -> pa.Table:
+    """The keys of the rows that count in an output.
 
     Raises:
         UsageError: there is no output of ours.
+        JobError: it cannot be read.
     """
-    return _read(place_of(output))
+    place = place_of(output)
+    return unlocked(lambda: _read(place).live()[0])
 
 
 def place_of(output: str) -> Output:
@@ -167,11 +180,11 @@ def report_at(place: Output) -> Report:
 
 def _report(place: Output, found: Ledger) -> Report:
     owner = outputs.owner(place)
-    live, replaced = found.live()
-    count = ledger.counts(live)
+    count: Counter[str] = sum(map(ledger.counts, found.in_order()), Counter())
+    rows = count.total()
     begun = shards.begun(place)
     total = begun[0].total if begun else outputs.document(place, "job.json").get("total")
-    left = max(0, total - len(live)) if isinstance(total, int) else None
+    left = max(0, total - rows) if isinstance(total, int) else None
     done = found.finished and not found.added and not left
     report = Report(str(place.path), "running" if owner else "finished" if done else "interrupted", owner)
     report.ok, report.failed, report.skipped = count["ok"], count["failed"], count["skipped"]
@@ -185,9 +198,12 @@ def _report(place: Output, found: Ledger) -> Report:
     rates = outputs.document(place, "summary.json").get("rates")
     report.last_run = rates if isinstance(rates, dict) else {}
     tally = _Tally()
-    for source, without in zip(found.sources, replaced, strict=True):
+    # Where rows are there twice it takes the keys of all to tell which one counts.
+    replaced = found.live()[1] if rows < sum(source.rows for source in found.sources) else None
+    for i, source in enumerate(found.sources):
+        without = None if replaced is None else pa.array(replaced[i])
         for table in reading.tables(source.path, _COLUMNS):
-            tally.add(table.filter(pc.invert(pc.is_in(table["row_index"], pa.array(without)))))
+            tally.add(table if without is None else table.filter(pc.invert(pc.is_in(table["row_index"], without))))
     report.finish_reasons = dict(tally.finish.most_common())
     report.tokens = {name: tally.tokens[name] for name in TOKENS}
     report.mean_ms = {name: tally.ms[name] / tally.timed[name] for name in TIMES if tally.timed[name]}

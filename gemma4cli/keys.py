@@ -114,26 +114,46 @@ def write(path: Path | pa.BufferOutputStream, tables: Iterable[pa.Table], header
 def read(source: Path | pa.BufferReader) -> tuple[pa.Table, dict[str, Any]]:
     """The keys, and what is said of them. Raises OSError, ValueError or ArrowException where they are damaged."""
     with pq.ParquetFile(source, page_checksum_verification=True) as file:
-        header = json.loads((file.metadata.metadata or {})[_HEADER]) if file.metadata.metadata else {}
-        return file.read().cast(SCHEMA), header
+        return file.read().cast(SCHEMA), _said(file)
 
 
-def group_ends(path: Path) -> list[int]:
-    """The row after the last one of each row group of a file of keys. Raises OSError or ArrowException."""
-    metadata = pq.read_metadata(path)
-    return list(itertools.accumulate(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
+def header(path: Path) -> dict[str, Any]:
+    """What is said of keys. Raises as `read` does."""
+    with pq.ParquetFile(path) as file:
+        return _said(file)
 
 
-def spans(keys: pa.Table, path: Path, ends: Sequence[int], start: int) -> tuple[Span, ...]:
-    """Where to find keys again that were read from a file: from its row `start` on, cut where its row groups end."""
-    found, low, stop = [], start, start + len(keys)
-    while low < stop:
-        number = bisect.bisect_right(ends, low)
-        high, begin = min(stop, ends[number]), ends[number - 1] if number else 0
-        group = functools.partial(_slice, path, number, low - begin, high - low)
-        found.append(span(keys.slice(low - start, high - low), group))
-        low = high
-    return tuple(found)
+def _said(file: pq.ParquetFile) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads((file.metadata.metadata or {})[_HEADER]) if file.metadata.metadata else {}
+    return said
+
+
+def spans(path: Path, rows: Sequence[int]) -> list[tuple[Span, ...]]:
+    """Of files whose keys follow one another in a file of keys: where those of each are. All are looked at, none kept.
+
+    Args:
+        rows: how many each of the files has.
+
+    Raises:
+        OSError, ValueError, ArrowException: they are damaged, or not as many.
+    """
+    found: list[list[Span]] = [[] for _ in rows]
+    ends = list(itertools.accumulate(rows, initial=0))
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        if file.metadata.num_rows != ends[-1]:
+            raise ValueError("it has another number of rows than its data")
+        begin = 0
+        for number in range(file.num_row_groups):
+            group = file.read_row_group(number, use_threads=False).cast(SCHEMA)
+            low = 0
+            while low < len(group):
+                owner = bisect.bisect_right(ends, begin + low) - 1
+                high = min(len(group), ends[owner + 1] - begin)
+                again = functools.partial(_slice, path, number, low, high - low)
+                found[owner].append(span(group.slice(low, high - low), again))
+                low = high
+            begin += len(group)
+    return list(map(tuple, found))
 
 
 def span(keys: pa.Table, read: Callable[[], pa.Table]) -> Span:

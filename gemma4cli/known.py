@@ -17,7 +17,7 @@ def without_known(inputs: Inputs, output: str) -> Inputs:
     Raises:
         UsageError: there is no such output.
     """
-    live, _ = inspection.read(output).live()
+    live = inspection.keys_of(output)
     ok = ~(keys.column(live, "failed") | keys.column(live, "skipped"))
     known = frozenset(zip(keys.column(live, "id")[ok].tolist(), keys.column(live, "content")[ok].tolist(), strict=True))
 

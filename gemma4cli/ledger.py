@@ -34,18 +34,16 @@ _UNREADABLE = (OSError, ValueError, pa.ArrowException, KeyError, TypeError)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of committed rows.
+    """A file of committed rows. Its keys are where it is, or beside it, and not in memory.
 
-    spans: where its keys are, in the order of its rows.
+    spans: where they are, in the order of its rows.
     finished: it is part of the finished output, rather than a part on the way there.
-    held: its keys, while they are in memory.
     """
 
     path: Path
     spans: tuple[keys.Span, ...]
     finished: bool
     header: Mapping[str, Any] = field(default_factory=dict)
-    held: pa.Table | None = None
 
     @property
     def rows(self) -> int:
@@ -53,9 +51,7 @@ class Source:
 
     @property
     def keys(self) -> pa.Table:
-        """A row for each of its rows, in their order. Raises DamagedPartError if they are to be read and cannot be."""
-        if self.held is not None:
-            return self.held
+        """A row for each of its rows, in their order. Raises DamagedPartError if they cannot be read any more."""
         return pa.concat_tables([keys.SCHEMA.empty_table(), *(span.read() for span in self.spans)])
 
     def among(self, row_index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -101,7 +97,11 @@ class Ledger:
         return found
 
     def live(self) -> tuple[pa.Table, list[np.ndarray[Any, Any]]]:
-        """The keys of the rows that count, by row_index; and for each source the row_index of those that do not."""
+        """The keys of the rows that count, by row_index; and for each source the row_index of those that do not.
+
+        Raises:
+            DamagedPartError: a file cannot be read any more.
+        """
         if not self.sources:
             return keys.SCHEMA.empty_table(), []
         all_keys = pa.concat_tables([source.keys for source in self.sources])
@@ -111,7 +111,7 @@ class Ledger:
         last[:-1] = index[order[1:]] != index[order[:-1]]
         counts = np.zeros(len(order), bool)
         counts[order[last]] = True
-        ends = np.cumsum([len(source.keys) for source in self.sources])[:-1]
+        ends = np.cumsum([source.rows for source in self.sources])[:-1]
         replaced = [i[~c] for i, c in zip(np.split(index, ends), np.split(counts, ends), strict=True)]
         chosen = order[last]
         if len(chosen) == len(index) and np.array_equal(chosen, np.arange(len(index))):
@@ -122,18 +122,14 @@ class Ledger:
         """The keys of the rows that count, by row_index, in tables of any size: of them, few are in memory at a time.
 
         Raises:
-            DamagedPartError: a file cannot be read.
+            DamagedPartError: a file cannot be read any more.
         """
         return latest([Run(span.first, span.read) for source in self.sources for span in source.spans])
 
-    def forget(self) -> None:
-        """Lets go of keys that can be read again: it is for whoever holds the lock, so that no file goes away."""
-        self.sources = [replace(source, held=None) for source in self.sources]
 
-
-def part(path: Path, own: pa.Table, header: Mapping[str, Any], held: pa.Table | None = None) -> Source:
+def part(path: Path, own: pa.Table, header: Mapping[str, Any]) -> Source:
     """A part that was written with its keys in it."""
-    return Source(path, _spans(own, functools.partial(_in_part, path)), False, header, held)
+    return Source(path, _spans(own, functools.partial(_in_part, path)), False, header)
 
 
 def _spans(own: pa.Table, read_again: Callable[[], pa.Table]) -> tuple[keys.Span, ...]:
@@ -188,22 +184,16 @@ def _sealed(place: Output, ledger: Ledger) -> dict[tuple[str, int, int], Source]
     found: dict[tuple[str, int, int], Source] = {}
     for path in sorted(place.state.glob("keys-*.parquet")):
         try:
-            table, header = keys.read(path)
-            ends = keys.group_ends(path)
+            header = keys.header(path)
             seals = [keys.Seal(*values) for values in header["files"]]
-            if sum(each.rows for each in seals) != len(table):
-                raise ValueError("it has another number of rows than its data")
+            spans = keys.spans(path, [each.rows for each in seals])
         except _UNREADABLE as error:
             shown = printable(str(path))
             ledger.notices.append(f"{shown} is damaged ({first_line(error, 200)}); rows are known by their ids alone")
             continue
-        start = 0
-        for each in seals:
+        for each, own in zip(seals, spans, strict=True):
             name = each.name if place.format is Format.FOLDER else place.path.name
-            own = table.slice(start, each.rows)
-            source = Source(_home(place) / name, keys.spans(own, path, ends, start), True, header, own)
-            found[name, each.size, each.crc] = source
-            start += each.rows
+            found[name, each.size, each.crc] = Source(_home(place) / name, own, True, header)
     return found
 
 
@@ -259,7 +249,7 @@ def _unsealed(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source
                 try:
                     table, header = keys.decoded(text)
                     if len(table) == rows:
-                        return part(path, table, header, table)
+                        return part(path, table, header)
                 except _UNREADABLE:
                     pass
             read = file.read(columns=["row_index", "id", "status"])
@@ -268,7 +258,7 @@ def _unsealed(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source
         _set_aside(path, place, ledger, repair, f"{shown} cannot be read ({first_line(error, 200)})")
         return None
     ledger.notices.append(f"the keys of {shown} are lost; its {rows:,} rows are known by their ids alone")
-    return Source(path, _spans(table, lambda: table), text is None, _made_with(metadata), table)
+    return Source(path, _spans(table, lambda: table), text is None, _made_with(metadata))
 
 
 def _lines(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source:
@@ -298,7 +288,7 @@ def _lines(path: Path, place: Output, ledger: Ledger, repair: bool) -> Source:
         f"the keys of {shown} are lost; its {len(columns[0]):,} rows are known by their ids alone{lost}"
     )
     table = keys.adopted(*columns)
-    return Source(path, _spans(table, lambda: table), True, held=table)
+    return Source(path, _spans(table, lambda: table), True)
 
 
 def set_aside(path: Path, place: Output) -> Path:

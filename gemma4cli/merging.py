@@ -156,7 +156,6 @@ def _whole(there: Sequence[Shard], place: Output, shown: str) -> tuple[list[list
             message = f"{shown}: shards {pair} were made with different settings: {'; '.join(differing[:4])}"
             raise UsageError(message, "run one of them again, with the settings of the others and --overwrite")
         counts += ledger.counts(live)
-        found.forget()
         files.append(found.sources)
     if undone:
         more = f"; and {len(undone) - _SHOWN:,} more" if len(undone) > _SHOWN else ""

@@ -122,7 +122,6 @@ class PartSink(Sink):
         # Rows are there twice where putting them in order broke off.
         settled = self.ledger.finished and not self.ledger.added and not any(len(rows) for rows in replaced)
         idle = total == 0 and settled
-        self.ledger.forget()
         del live, kept_keys
         pa.default_memory_pool().release_unused()
         self._send()

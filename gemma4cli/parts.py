@@ -156,7 +156,7 @@ def bounds(group: pq.RowGroupMetaData) -> tuple[int, int] | None:
     such circles, which is seldom.
     """
     columns = (group.column(i) for i in range(group.num_columns))
-    statistics = next(column.statistics for column in columns if column.path_in_schema == "row_index")
+    statistics = next((column.statistics for column in columns if column.path_in_schema == "row_index"), None)
     return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
 
 

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
-from gemma4cli import ledger, mirror, outputs, parts, pending, reading, shards, storage
+import pyarrow as pa
+
+from gemma4cli import inspection, ledger, mirror, outputs, parts, pending, reading, shards, storage
 from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.inputs import Inputs
+from gemma4cli.ledger import Ledger
+from gemma4cli.outputs import Output
 from gemma4cli.pending import Resume
 from gemma4cli.records import Item
 from gemma4cli.shards import Shard
@@ -38,6 +42,7 @@ def remaining(
 
     Raises:
         UsageError: the run would refuse to go on from there.
+        JobError: the output cannot be read.
     """
     if output == "-":
         return Remaining(iter(inputs))
@@ -49,10 +54,9 @@ def remaining(
             place = shards.place_of(place, shard.name)
         if overwrite or not place.state.is_dir():
             return Remaining(iter(inputs))
-        found = ledger.read(place, repair=False)
+        found, live = inspection.unlocked(lambda: _committed(place))
     except OSError as error:
         raise UsageError(f"cannot read {shown}: {error.strerror or error}", "is it yours to read?") from error
-    live, _ = found.live()
     if not len(live):
         return Remaining(iter(inputs))
     pending.refuse_settings(found.fingerprint, fingerprint, resume, shown)
@@ -68,3 +72,8 @@ def remaining(
     to_do = plan.row_index >= 0
     stays = ledger.counts(pending.stay(plan, live))
     return Remaining(compress(inputs, to_do.tolist()), stays["ok"], stays["failed"])
+
+
+def _committed(place: Output) -> tuple[Ledger, pa.Table]:
+    found = ledger.read(place, repair=False)
+    return found, found.live()[0]

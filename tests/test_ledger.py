@@ -446,6 +446,20 @@ def test_damaged_keys_leave_rows_known_by_their_ids(job: Job, damage: Any) -> No
         assert "damaged" in sink.notices[0]
 
 
+def test_damaged_line_far_from_the_end_is_mended_by_doing_its_row_again(tmp_path: Path) -> None:
+    """Which the seal does not show, as it is of the end alone."""
+    job = Job(tmp_path / "x.jsonl", [(f"r{i}", f"{'c' * 300}{i}") for i in range(400)])
+    job.run(part_rows=100)
+    lines = job.output.read_bytes().splitlines(keepends=True)
+    lines[10] = b"#" * (len(lines[10]) - 1) + b"\n"
+    job.output.write_bytes(b"".join(lines))
+    job.rows[10] = ("r10", "other")
+    records = job.run(Resume(new_only=True))
+    assert [record["row_index"] for record in records] == list(range(400))
+    assert records[10]["text"] == "r10 http://x/other None"
+    assert job.computed == 401
+
+
 def test_damaged_finished_file_is_set_aside(each: Job) -> None:
     data = each.output if each.output.suffix else each.output / "data/part-00000.parquet"
     data.write_bytes(data.read_bytes()[:-100])

@@ -25,7 +25,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma4cli import parts, reading
+from gemma4cli import inspection, parts, reading
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.inputs import InputOptions, open_inputs
 from gemma4cli.records import Kind, Row, Status
@@ -182,6 +182,28 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, name: str, monkeypat
         sink.finish({})
     assert len(held) == 80
     assert max(held) - began < 700_000
+
+
+@pytest.mark.parametrize("name", ["out", "x.parquet"])
+def test_memory_of_a_look_at_the_rows_does_not_grow_with_them(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which each job takes at its end, for the card."""
+    monkeypatch.setattr(parts, "GROUP_ROWS", 500)
+    fill(tmp_path / name, range(20_000))
+    held: list[int] = []
+    plainly = reading.tables
+
+    def watched(*args: Any) -> Iterator[pa.Table]:
+        for table in plainly(*args):
+            held.append(pa.total_allocated_bytes())
+            yield table
+
+    monkeypatch.setattr(reading, "tables", watched)
+    began = pa.total_allocated_bytes()
+    assert inspection.inspect(str(tmp_path / name)).ok == 20_000
+    assert len(held) >= 40
+    assert max(held) - began < 400_000
 
 
 def test_metadata_of_parts_goes_when_it_was_read(tmp_path: Path) -> None:

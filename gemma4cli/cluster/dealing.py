@@ -59,8 +59,7 @@ def _refuse(work: Work, source: Source) -> None:
     if source.path.suffix != ".parquet":
         message = f"{shown} is one of lines, which a run on Ray cannot add to"
         raise UsageError(message, "Run without --on ray, or choose another output.")
-    index = keys.column(source.keys, "row_index")
-    if len(index) and int(index.max()) >= work.total:
+    if any(span.last >= work.total for span in source.spans):
         message = f"{shown} holds rows that the input has no longer, or has elsewhere"
         raise UsageError(message, "Run without --on ray, which finds them again, or choose another output.")
 
