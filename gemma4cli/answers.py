@@ -84,7 +84,12 @@ def sample_fields(sampling: Sampling) -> tuple[str, ...]:
     )
 
 
-def _value(constraint: Constraint, text: str, facts: MediaFacts) -> Any:
+def check(constraint: Constraint, text: str) -> Any:
+    """What a text is: the document, where a schema is the constraint.
+
+    Raises:
+        ParseError: it is not what the constraint asks for.
+    """
     if constraint.choices is not None and text not in constraint.choices:
         raise ParseError("not_a_choice", f"the answer is none of the choices: {_shown(text)}")
     if constraint.regex is not None and not _pattern(constraint.regex).fullmatch(text):
@@ -95,15 +100,28 @@ def _value(constraint: Constraint, text: str, facts: MediaFacts) -> Any:
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise ParseError("invalid_json", f"the answer is no JSON ({error}): {_shown(text)}") from None
-    validator, shape = _compiled(constraint.schema)
-    size = None if facts.width is None or facts.height is None else (facts.width, facts.height)
+    validator, _ = _compiled(constraint.schema)
     try:
         wrong = next(validator.iter_errors(value), None)
-        if wrong is None:
-            return without_surrogates(value_of(shape, value, size))
+    except (RecursionError, ArithmeticError) as error:
+        raise ParseError("schema_mismatch", _shown(str(error))) from None
+    if wrong is not None:
+        raise ParseError("schema_mismatch", f"{_shown(wrong.json_path)}: {_shown(wrong.message)}")
+    if constraint.model is not None:
+        _validate(constraint.model, text)
+    return value
+
+
+def _value(constraint: Constraint, text: str, facts: MediaFacts) -> Any:
+    """The document as its column holds it. Raises ParseError."""
+    value = check(constraint, text)
+    if constraint.schema is None:
+        return None
+    size = None if facts.width is None or facts.height is None else (facts.width, facts.height)
+    try:
+        return without_surrogates(value_of(_compiled(constraint.schema)[1], value, size))
     except (UnfitError, RecursionError, ArithmeticError) as error:
         raise ParseError("schema_mismatch", _shown(str(error))) from None
-    raise ParseError("schema_mismatch", f"{_shown(wrong.json_path)}: {_shown(wrong.message)}")
 
 
 @cache
@@ -112,6 +130,23 @@ def _compiled(schema: str) -> tuple[Validator, Shape]:
 
     parsed = json.loads(schema)
     return validator_for(parsed, default=Draft202012Validator)(parsed), shape_of(parsed)
+
+
+def _validate(model: str, text: str) -> None:
+    """Has a pydantic model look at an answer, for its validators know more than its schema says."""
+    from gemma4cli.schemas import validator_of
+
+    validate = validator_of(model)
+    try:
+        if validate is not None:
+            validate(text)
+    except Exception as error:  # validators are anybody's code
+        told = getattr(error, "errors", None)
+        if not callable(told):
+            raise ParseError("schema_mismatch", _shown(f"{model} raised {type(error).__name__}: {error}")) from None
+        first = told(include_url=False)[0]
+        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+        raise ParseError("schema_mismatch", f"{_shown(f'${place}')}: {_shown(first['msg'])}") from None
 
 
 @cache

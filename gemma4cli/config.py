@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from gemma4cli import examples, features, flag_values, gpus, recipe_files, recipes
-from gemma4cli.errors import UsageError
+from gemma4cli.errors import ParseError, UsageError
 from gemma4cli.features import Features
 from gemma4cli.gemma import MAX_AUDIO_SECONDS, MAX_FRAMES
 from gemma4cli.media.options import MediaOptions
@@ -354,7 +354,21 @@ def build(task: str, user: Overrides) -> RunConfig:
         pipeline_parallel=_parallel("--pipeline-parallel", user.pipeline_parallel),
     )
     found = examples.of(user.examples, own.prompts, config.kinds, config.media.options(), soft_tokens)
+    for i, example in enumerate(found):
+        _refuse_unlike(f"examples[{i}]", example.answer, own.sampling)
     return replace(config, examples=found)
+
+
+def _refuse_unlike(shown: str, answer: str, sampling: Sampling) -> None:
+    """An example whose answer is none that a row may have would teach the model what it cannot say."""
+    if sampling.constraint is None:
+        return
+    from gemma4cli import answers
+
+    try:
+        answers.check(sampling.constraint, answer.strip())
+    except ParseError as error:
+        raise UsageError(f"{shown}: {error}", "Give it an answer that rows may have.") from None
 
 
 def _refuse_contradictions(task: str, user: Overrides) -> None:
@@ -385,6 +399,11 @@ def _refuse_beside_outputs(task: str, user: Overrides) -> None:
         if getattr(user, name):
             flag = name if name == "examples" else f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} is about one answer, and outputs make several", "Leave one of them out.")
+    lower = [name.lower() for name in user.outputs]
+    for i, name in enumerate(user.outputs):
+        if lower[i] in lower[:i]:
+            other = list(user.outputs)[lower.index(lower[i])]
+            raise UsageError(f"outputs.{other} and outputs.{name} differ in case alone", "SQL cannot tell them apart.")
     if len(user.outputs) > MOST_OUTPUTS:
         raise UsageError(f"{len(user.outputs)} outputs are too many", f"A row can have {MOST_OUTPUTS}.")
 

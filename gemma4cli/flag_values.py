@@ -124,11 +124,15 @@ def choices(text: str, flag: str = "--choices") -> tuple[str, ...]:
 def _listed(text: str, flag: str) -> tuple[str, ...] | None:
     """The texts of a list in JSON; None where it is none."""
     try:
-        found = json.loads(text) if text.startswith("[") else None
+        found = json.loads(text) if text.lstrip().startswith("[") else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+    if not isinstance(found, list):
         return None
+    for each in found:
+        if not isinstance(each, str):
+            shown = printable(json.dumps(each, ensure_ascii=False))[:60]
+            raise UsageError(f"{flag}: {shown} is no text", f'Put quotes around it: {flag} \'["1", "2"]\'')
     parts = [each.strip() for each in found]
     if not parts or not all(parts):
         raise UsageError(f"{flag} {text} has an empty choice", f"Example: {flag} cat,dog,neither")

@@ -164,7 +164,12 @@ def _constraint(sampling: Sampling, before: str) -> dict[str, Any]:
     """What an answer may be, by names with `before` before them."""
     constraint = sampling.constraint or Constraint()
     choices = None if constraint.choices is None else json.dumps(constraint.choices, ensure_ascii=False)
-    return {f"{before}schema": constraint.schema, f"{before}choices": choices, f"{before}regex": constraint.regex}
+    return {
+        f"{before}schema": constraint.schema,
+        f"{before}schema (its model)": constraint.model,
+        f"{before}choices": choices,
+        f"{before}regex": constraint.regex,
+    }
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

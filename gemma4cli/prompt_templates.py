@@ -30,6 +30,11 @@ STEPS = 100_000  # turns of all loops, and calls, in filling in one prompt
 _LARGEST_NUMBER = 10_000  # that a function or a filter is given: a width, a count
 _SHOWN = 200
 _FORMATTED = re.compile(r"[%{:.*]\D?\d{5,}|%[-+ #0]*\*")  # a width of five digits, or one from elsewhere
+_NULL = "a value is null; write {{ value or 'what else' }} where that may be"
+_TEXT_FILTERS = frozenset({
+    "capitalize", "e", "escape", "forceescape", "format", "indent", "lower", "replace", "safe", "string", "striptags",
+    "title", "trim", "truncate", "upper", "urlencode", "urlize", "wordcount", "wordwrap",
+})  # fmt: skip
 _OPTIONAL_FILTERS, _OPTIONAL_TESTS = ("default", "d"), ("defined", "undefined")
 
 
@@ -254,7 +259,7 @@ def _environment() -> Any:
             yield value
 
     def run_together(values: list[Any]) -> str:
-        texts = [str(value) for value in values]
+        texts = [str(_written(value)) for value in values]
         if sum(map(len, texts)) > LONGEST:
             raise OverflowError(f"a text of more than {LONGEST:,} characters")
         return "".join(texts)
@@ -266,6 +271,7 @@ def _environment() -> Any:
 def _guarded(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(filter)
     def guarded(*args: Any, **kwargs: Any) -> Any:
+        args = _refuse_null(name, args)
         _refuse_large(args[1:], kwargs)
         texts = [each for each in args if isinstance(each, str)]
         if texts:
@@ -278,8 +284,25 @@ def _guarded(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
 def _written(value: Any) -> Any:
     """What is written out for a value."""
     if value is None:
-        raise ValueError("a value is null; write {{ value or 'what else' }} where that may be")
+        raise ValueError(_NULL)
+    if isinstance(value, Iterator):
+        raise ValueError("a list that is still to be made is written out; add | list, or | join(', ')")
+    if callable(value):
+        name = getattr(value, "__name__", "x")
+        raise ValueError(f"{name} is a function here, no value; a field of this name is {{{{ it['{name}'] }}}}")
     return value
+
+
+def _refuse_null(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a filter that makes text, of which a null would become the word None."""
+    if name == "join":
+        args = tuple(list(each) if isinstance(each, Iterator) else each for each in args)
+        values = [part for each in args if isinstance(each, list | tuple) for part in each]
+    else:
+        values = list(args) if name in _TEXT_FILTERS else []
+    if any(value is None for value in values):
+        raise ValueError(_NULL)
+    return args
 
 
 def _refuse_large(args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ ENGINE_ARGS, OUTPUTS, EXAMPLES = "engine_args", "outputs", "examples"
 _OWN = ("task", "description")
 _PATHS = frozenset({"prompt_file", "system_file", "output", "output_dir", "root", "known", "log_file", "summary_json"})
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list of texts"}
+_LISTED = ("choices", "format", "media_column", "kinds", "columns")  # texts with commas, which may be lists
 _LARGEST = 1 << 20  # bytes of a recipe
 
 
@@ -129,20 +130,25 @@ def assigned(pairs: Sequence[str], keys: Mapping[str, Key]) -> Settings:
         if not equals or not all(steps):
             example = "Example: --set temperature=0 --set outputs.tags.max_tokens=64"
             raise UsageError(f"--set {printable(pair)} is not KEY=VALUE", example)
-        if steps[0] in _OWN:
+        if steps[0] in (*_OWN, EXAMPLES):
             raise UsageError(f"--set {steps[0]} is not possible", "It belongs to the recipe: gemma4 recipes copy.")
         inner = document
-        for step in steps[:-1]:
+        for i, step in enumerate(steps[:-1], 1):
             inner = inner.setdefault(step, {})
+            if not isinstance(inner, dict):
+                place = printable(".".join(steps[:i]))
+                raise UsageError(f"--set {printable(path)}: {place} has a value already", "Leave one of them out.")
         known = keys.get(steps[-1])
-        inner[steps[-1]] = text if known is not None and known.kind is str and text[:1] != '"' else _value(text)
+        table = steps[-1] == "schema" and text[:1] == "{"
+        verbatim = known is not None and known.kind is str and text[:1] != '"' and not table
+        inner[steps[-1]] = text if verbatim else _value(text)
     return _settings(document, keys, "--set")
 
 
 def _settings(document: Mapping[str, Any], keys: Mapping[str, Key], shown: str) -> Settings:
     sections = {key.section for key in keys.values() if key.section}
     values: dict[str, Any] = {}
-    for place, name, value in _entries(document, sections):
+    for place, name, value in _entries(document, sections, shown):
         key = keys.get(name)
         if key is None or (place and key.section != place):
             where = f"[{place}] of {shown}" if place else shown
@@ -163,7 +169,7 @@ def _output(table: Mapping[str, Any], keys: Mapping[str, Key], shown: str) -> di
     allowed = {name: key for name, key in keys.items() if key.of_answer}
     sections = {key.section for key in allowed.values() if key.section}
     values = {}
-    for _, name, value in _entries(table, sections):
+    for _, name, value in _entries(table, sections, shown):
         if name not in allowed:
             raise _unknown(name, shown, keys.get(name), list(allowed), of_output=True)
         values[name] = _as_flag(allowed[name], value, f"{shown}.{name}")
@@ -181,11 +187,11 @@ def _examples(tables: Any, shown: str) -> Iterator[dict[str, Any]]:
         yield table
 
 
-def _entries(document: Mapping[str, Any], sections: set[str]) -> Iterator[tuple[str, str, Any]]:
+def _entries(document: Mapping[str, Any], sections: set[str], shown: str) -> Iterator[tuple[str, str, Any]]:
     """Section or nothing, key and value."""
     for name, value in document.items():
-        if name in sections and isinstance(value, dict):
-            for inner, each in value.items():
+        if name in sections:
+            for inner, each in _table(value, f"{shown}: {name}").items():
                 yield name, inner, each
         elif name not in (ENGINE_ARGS, OUTPUTS):
             yield "", name, value
@@ -217,9 +223,11 @@ def _as_flag(key: Key, value: Any, shown: str) -> Any:
             fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
         case _:
             text = _text(key.name, value)
-            value, fits = text, text is not None
+            fits = text is not None
+            value = value if text is None else text
     if not fits:
-        raise UsageError(f"{shown} is {_shown(value)}, which is not {_KINDS.get(key.kind, 'a text')}")
+        wanted = "a list of texts" if isinstance(value, list) and key.name in _LISTED else _KINDS[key.kind]
+        raise UsageError(f"{shown} is {_shown(value)}, which is not {wanted}")
     if key.least is not None and value < key.least:
         raise UsageError(f"{shown} is {value}, which is too small", f"It must be {key.least:g} or more.")
     return value
@@ -238,9 +246,7 @@ def _text(name: str, value: Any) -> str | None:
             return json.dumps(value, ensure_ascii=False, default=str)
         case list() if name == "choices" and all(isinstance(each, str) for each in value):
             return json.dumps(value, ensure_ascii=False)
-        case list() if name in ("format", "media_column", "kinds", "columns") and all(
-            isinstance(each, str) for each in value
-        ):
+        case list() if name in _LISTED and all(isinstance(each, str) for each in value):
             return ",".join(value)
     return None
 

@@ -50,7 +50,7 @@ def of_task(base: Mapping[str, Any], user: Overrides) -> Recipe:
     extra = {} if user.translate_to is None else base["translation"]["sampling"]
     sampling = replace(
         _sampling({**base["sampling"], **extra}, user),
-        constraint=_constraint(user),
+        constraint=constraint(user),
         logprobs=user.logprobs,
         n=None if user.n is None else flag_values.whole("--n", user.n, 1, MOST_SAMPLES),
         thinking_budget=_thinking_budget(user),
@@ -86,7 +86,7 @@ def _thinking_budget(user: Overrides) -> int | None:
     return flag_values.whole("--thinking-budget", budget, 1, 2**20)
 
 
-def _constraint(user: Overrides) -> Constraint | None:
+def constraint(user: Overrides) -> Constraint | None:
     """What an answer may be: --schema, --choices or --regex."""
     given = [f"--{name}" for name in ("schema", "choices", "regex") if getattr(user, name) is not None]
     if not given:
@@ -96,7 +96,8 @@ def _constraint(user: Overrides) -> Constraint | None:
     if user.schema is not None:
         from gemma4cli import schemas  # which imports jsonschema
 
-        return Constraint(schema=schemas.load(user.schema))
+        model = user.schema if schemas.names_model(user.schema) else None
+        return Constraint(schema=schemas.load(user.schema), model=model)
     if user.choices is not None:
         return Constraint(choices=flag_values.choices(user.choices))
     return Constraint(regex=flag_values.regex(user.regex or ""))

@@ -113,12 +113,14 @@ class Constraint:
     """What an answer may be; one of them is set.
 
     schema: JSON documents of this JSON Schema, which is JSON itself.
+    model: beside a schema, the pydantic model that it is of (package.module:Model), which validates them as well.
     choices: these texts.  regex: texts of this pattern.
     """
 
     schema: str | None = None
     choices: tuple[str, ...] | None = None
     regex: str | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,17 +119,19 @@ def arrow_type(shape: Shape) -> pa.DataType:
 def carried_names(columns: pa.Schema, answers: Collection[str] = ()) -> dict[str, str]:
     """Input column -> output column. A name that is ours gets `input_` before it, again if need be.
 
+    Case does not count, as it does not in SQL: DuckDB would call a column `Text` beside our `text` `Text_1`.
+
     answers: those of `ANSWER_FIELDS` that are columns of the output.
     """
     ours = {*_OURS, *answers}
-    taken = {*ours, *columns.names}
+    taken = {*ours, *map(str.lower, columns.names)}
     names = {}
     for name in columns.names:
         out = name
-        if name in ours:
-            while out in taken:
+        if name.lower() in ours:
+            while out.lower() in taken:
                 out = f"input_{out}"
-            taken.add(out)
+            taken.add(out.lower())
         names[name] = out
     return names
 

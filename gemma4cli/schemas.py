@@ -6,7 +6,8 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,24 @@ def load(text: str) -> str:
     if text.lstrip().startswith("{"):
         return _checked(_parsed(text.encode(errors="surrogatepass"), "of the recipe"), "of the recipe")
     shown = printable(text)
-    module, colon, name = text.rpartition(":")
-    if colon and not Path(text).exists() and not text.lower().endswith(".json"):
-        schema = _of_model(module, name, shown)
-    else:
-        schema = _of_file(text, shown)
-    return _checked(schema, shown)
+    return _checked(_of_model(text, shown) if names_model(text) else _of_file(text, shown), shown)
+
+
+def names_model(text: str) -> bool:
+    """Whether --schema names a class, and no file."""
+    written = text.lstrip().startswith("{") or text.lower().endswith(".json")
+    return ":" in text and not written and not Path(text).exists()
+
+
+@cache
+def validator_of(text: str) -> Callable[[str], Any] | None:
+    """What a class has to say of an answer's JSON, its validators too; None where it has nothing but a schema.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    found: Any = getattr(_imported(text, printable(text)), "model_validate_json", None)
+    return found if callable(found) else None
 
 
 def _checked(schema: Any, shown: str) -> str:
@@ -91,8 +104,9 @@ def _parsed(data: bytes, shown: str) -> Any:
         raise UsageError(f"--schema {shown} is no JSON: {error}", _FORM) from None
 
 
-def _of_model(module: str, name: str, shown: str) -> Any:
-    """The schema of a class that has `model_json_schema`, as pydantic's have; imported as Python would from here."""
+def _imported(text: str, shown: str) -> Any:
+    """What is called so in a module, imported as Python would from here."""
+    module, _, name = text.rpartition(":")
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109  as text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
@@ -102,6 +116,12 @@ def _of_model(module: str, name: str, shown: str) -> Any:
     except (Exception, SystemExit) as error:
         reason = printable(" ".join(str(error).split()))[:200]
         raise UsageError(f"--schema {shown} cannot be imported: {type(error).__name__}: {reason}", _FORM) from None
+    return found
+
+
+def _of_model(text: str, shown: str) -> Any:
+    """The schema of a class that has `model_json_schema`, as pydantic's have."""
+    found = _imported(text, shown)
     if not callable(getattr(found, "model_json_schema", None)):
         raise UsageError(f"--schema {shown} is no pydantic model", _FORM)
     try:
@@ -113,8 +133,13 @@ def _of_model(module: str, name: str, shown: str) -> Any:
 
 def _refuse_what_leads_out(node: dict[str, Any], schema: dict[str, Any], shown: str) -> None:
     """What would be found missing only when an answer is validated."""
-    if isinstance(node.get("$ref"), str):
-        resolved(schema, node["$ref"], shown)
+    seen: list[str] = []
+    leads = node
+    while isinstance(leads, dict) and isinstance(reference := leads.get("$ref"), str):
+        if reference in seen:
+            raise UsageError(f"--schema {shown} refers to itself, and says nothing else", "Say what is there.")
+        seen.append(reference)
+        leads = resolved(schema, reference, shown)
     for keyword in ("$dynamicRef", "$recursiveRef", *(("$id",) if node is not schema else ())):
         if isinstance(node.get(keyword), str):
             message = f"--schema {shown}: {keyword} {json.dumps(node[keyword])} is not followed"
@@ -123,6 +148,8 @@ def _refuse_what_leads_out(node: dict[str, Any], schema: dict[str, Any], shown: 
 
 def _settle(name: str | None, node: dict[str, Any], shown: str) -> None:
     """Says of a box what makes it one, so that the engine makes no other; takes formats away that no engine knows."""
+    if node.get("enum") == []:
+        raise UsageError(f"--schema {shown}: no answer is one of an empty enum", "List what an answer may be.")
     if node.get(MARK, BOX) != BOX:
         raise UsageError(f'--schema {shown}: "{MARK}": {json.dumps(node[MARK])} means nothing', f'"{BOX}" does.')
     if is_box(node, name) and isinstance(node.get("items"), dict) and "$ref" not in node["items"]:

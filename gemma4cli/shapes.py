@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+from urllib.parse import unquote
 
 from gemma4cli.errors import UsageError
 
@@ -210,7 +211,7 @@ def resolved(root: Node, reference: Any, place: str) -> Any:
         raise UsageError(f"--schema {place} refers to {reference!r}, which is not in it", hint)
     node: Any = root
     for word in reference.split("/")[1:]:
-        key = word.replace("~1", "/").replace("~0", "~")
+        key = unquote(word).replace("~1", "/").replace("~0", "~")
         if isinstance(node, Mapping) and key in node:
             node = node[key]
         elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):

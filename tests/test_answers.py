@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gemma4cli import answers
+from gemma4cli import answers, recipes
+from gemma4cli.config import Overrides
 from gemma4cli.errors import ParseError
 from gemma4cli.records import Constraint, Generation, MediaFacts, Sampling
 
@@ -80,3 +82,40 @@ def test_a_schema_that_refers_to_itself_takes_what_is_nested_as_text() -> None:
     deep = '{"t":' * 900 + "{}" + "}" * 900
     with pytest.raises(ParseError):
         read(tree, deep)
+
+
+VALIDATED = """
+from pydantic import BaseModel, Field, field_validator
+
+class Price(BaseModel):
+    amount: int
+    currency: str = Field(alias="Currency")
+
+    @field_validator("currency")
+    @classmethod
+    def known(cls, value):
+        if value == "bug":
+            raise KeyError("a fault of its own")
+        if value not in ("EUR", "USD"):
+            raise ValueError("no currency of ours")
+        return value.lower()
+
+class Prices(BaseModel):
+    prices: list[Price]
+"""
+
+
+def test_a_models_own_validators_have_a_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "prices_of_things.py").write_text(VALIDATED)
+    monkeypatch.syspath_prepend(tmp_path)
+    prices = recipes.constraint(replace(Overrides(), schema="prices_of_things:Prices"))
+
+    def said(currency: str) -> str:
+        return json.dumps({"prices": [{"amount": 3, "Currency": currency}]})
+
+    # The column holds what the model wrote, not what its validators make of it.
+    assert read(prices, said("EUR")) == {"prices": [{"amount": 3, "Currency": "EUR"}]}
+    for currency, why in (("XYZ", r"\$\.prices\[0\]\.Currency: Value error, no currency of ours"), ("bug", "KeyError")):
+        with pytest.raises(ParseError, match=why) as error:
+            read(prices, said(currency))
+        assert error.value.type == "schema_mismatch"

@@ -117,6 +117,8 @@ def test_a_schema_may_be_written_out(tmp_path: Path) -> None:
         ('task = "annotate"\nprompt = ["x"]', "which is not a text", ""),
         ('task = "annotate"\nlimit = 0', "limit is 0, which is too small", ""),
         ('task = "annotate"\nmax_tokens = 1\nsampling.max_tokens = 2', "has max_tokens twice", ""),
+        ('task = "annotate"\nsampling = 3', "sampling is 3, which is not a table", "[sampling]"),
+        ('task = "annotate"\nchoices = [1, 2]', "choices is [1, 2], which is not a list of texts", ""),
         ("task = annotate", "is no TOML", "gemma4 recipes show"),
     ],
 )
@@ -150,10 +152,30 @@ def test_assignments_reach_sections_outputs_and_the_engine() -> None:
     assert found.engine_args == {"max_num_seqs": 8}
 
 
-@pytest.mark.parametrize("pair", ["temperature", "=3", "a..b=1", "task=caption", "max_tokens=many", "sampling.fps=1"])
-def test_assignments_that_mean_nothing_are_refused(pair: str) -> None:
-    with pytest.raises(UsageError):
-        recipe_files.assigned([pair], KEYS)
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ("temperature", "is not KEY=VALUE"),
+        ("=3", "is not KEY=VALUE"),
+        ("a..b=1", "is not KEY=VALUE"),
+        ("task=caption", "task is not possible"),
+        ("examples=3", "examples is not possible"),
+        ("max_tokens=many", "not a whole number"),
+        ("sampling.fps=1", "unknown key: fps"),
+        ("outputs.a.prompt.b=3", 'prompt is {"b": 3}'),
+        ("outputs=3 outputs.a.prompt=4", "outputs.a.prompt: outputs has a value already"),
+        ("temperature=0 temperature.x=4", "temperature.x: temperature has a value already"),
+    ],
+)
+def test_assignments_that_mean_nothing_are_refused(pairs: str, said: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        recipe_files.assigned(pairs.split(), KEYS)
+    assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ['{"type": "integer"}', '{type = "integer"}'])
+def test_a_schema_can_be_assigned_as_json_and_as_toml(text: str) -> None:
+    assert recipe_files.assigned([f"schema={text}"], KEYS).values == {"schema": '{"type": "integer"}'}
 
 
 def test_every_flag_of_the_tasks_is_a_key() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gemma4cli.errors import UsageError
 from gemma4cli.schemas import load, nodes
+from gemma4cli.shapes import Form, shape_of
 
 
 def written(folder: Path, text: str) -> str:
@@ -33,6 +34,12 @@ def test_properties_stay_in_their_order(tmp_path: Path) -> None:
         ('{"properties": {"a": {"type": "objekt"}}}', r"\$\.properties\.a\.type"),
         ('{"properties": {"a": {"pattern": "("}}}', r"\$\.properties\.a\.pattern"),
         ('{"not": {"$ref": "#/$defs/A"}}', r"\$\.not refers to '#/\$defs/A'"),
+        ('{"properties": {"a": {"enum": []}}}', r"\$\.properties\.a: no answer is one of an empty enum"),
+        ('{"$ref": "#"}', r"\$ refers to itself, and says nothing else"),
+        (
+            '{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}',
+            "refers to itself",
+        ),
         ('{"$dynamicRef": "#a"}', r"\$dynamicRef \"#a\" is not followed"),
         ('{"properties": {"a": {"x-gemma4": "bix"}}}', r'\$\.properties\.a: "x-gemma4": "bix" means nothing'),
         ('{"properties": {"\\ud800": {}}}', "half a character"),
@@ -99,3 +106,8 @@ def test_a_class_gives_its_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ]:
         with pytest.raises(UsageError, match=said):
             load(name)
+
+
+def test_references_are_written_as_in_an_address(tmp_path: Path) -> None:
+    schema = {"properties": {"x": {"$ref": "#/$defs/a%20b~1c"}}, "$defs": {"a b/c": {"type": "integer"}}}
+    assert shape_of(json.loads(load(written(tmp_path, json.dumps(schema))))).fields["x"].form is Form.INTEGER

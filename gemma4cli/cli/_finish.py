@@ -95,8 +95,16 @@ def _refuse(options: RunOptions) -> None:
 
     if options.summary_json == "-" and options.output == "-":
         raise UsageError("--summary-json - and -o - both want standard output", "Give one of them a file's name.")
-    if options.webhook is not None and urlsplit(options.webhook).scheme not in ("http", "https"):
+    if options.webhook is not None and not _is_address(options.webhook):
         raise UsageError("--webhook is not an http(s) address", "Example: --webhook https://example.org/hooks/nightly")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _tell(document: dict[str, Any], options: RunOptions) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemma4cli.cli import _errors, _output
@@ -31,7 +32,7 @@ def run_task(task: str, options: RunOptions, form: Form | None = None, **own: An
 
 
 def _run(task: str, options: RunOptions, finish: Finish, form: Form | None, **own: Any) -> int:
-    from gemma4cli import openai_batch, rates
+    from gemma4cli import openai_batch, rates, storage
     from gemma4cli.companions import Companions
     from gemma4cli.schema import asked_columns
     from gemma4cli.sink import Sink
@@ -52,6 +53,8 @@ def _run(task: str, options: RunOptions, finish: Finish, form: Form | None, **ow
         return run_on_ray(job, options, finish, form)
     config, model, inputs, output = job.config, job.model, job.inputs, job.output
     in_openai = options.format == "openai"
+    if options.overwrite and (storage.is_remote(output) or Path(output).exists()):
+        _refuse_before_overwriting(config, model, options.verbose)
     sink = Sink.open(
         output,
         task,
@@ -105,6 +108,14 @@ def _run(task: str, options: RunOptions, finish: Finish, form: Form | None, **ow
         if job.shard is not None:
             _output.print_line(f"  when all {job.shard.of:,} shards are done: gemma4 merge {output}")
     return _exit_code(summary["rows"]["failed"] + pending.kept_failed, companions, options)
+
+
+def _refuse_before_overwriting(config: Any, model: Any, verbose: bool) -> None:
+    """Checks what is else checked while the engine is opened: a command that is refused takes no output away."""
+    from gemma4cli import engine
+
+    with _output.noise_to_standard_error() if verbose else _output.noise_to(None):
+        engine.refuse(config, model, verbose)
 
 
 def _exit_code(failed: int, companions: Companions | None, options: RunOptions) -> int:

@@ -34,6 +34,13 @@ def open_engine(config: RunConfig, model: Model, verbose: bool = False) -> Engin
     return VllmEngine.configured(config, model, verbose)
 
 
+def refuse(config: RunConfig, model: Model, verbose: bool = False) -> None:
+    """Raises what `open_fleet` would; nothing is started."""
+    places = gpus.of_run(config.gpus, config.gpus_per_engine, config.engine)
+    _prepare(config, places, verbose)
+    open_engine(config, model, verbose)
+
+
 def open_fleet(
     config: RunConfig,
     model: Model,
@@ -69,14 +76,18 @@ def open_fleet(
     return fleet
 
 
-def _processes(config: RunConfig, model: Model, places: list[gpus.Place], verbose: bool) -> list[tuple[str, Engine]]:
-    from gemma4cli.engine.child import Child
-    from gemma4cli.engine.process import EngineProcess
-
+def _prepare(config: RunConfig, places: list[gpus.Place], verbose: bool) -> None:
     if config.engine == "vllm":
         from gemma4cli.engine.vllm_settings import prepare_environment
 
         prepare_environment(verbose, len(places))
+
+
+def _processes(config: RunConfig, model: Model, places: list[gpus.Place], verbose: bool) -> list[tuple[str, Engine]]:
+    from gemma4cli.engine.child import Child
+    from gemma4cli.engine.process import EngineProcess
+
+    _prepare(config, places, verbose)
     first = Child(places[0], _PRELOAD[config.engine])  # imports while we do
     try:
         engine = open_engine(config, model, verbose)

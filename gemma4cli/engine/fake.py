@@ -188,6 +188,12 @@ class FakeEngine:
             self._over.clear()
 
     def _answer_all(self, deliver: Deliver) -> None:
+        try:
+            self._answer_each(deliver)
+        except Exception as error:  # a thread that ends says nothing to anybody
+            deliver(EngineError(f"the fake engine failed: {type(error).__name__}: {error}"))
+
+    def _answer_each(self, deliver: Deliver) -> None:
         """Answers in order of submission, each when it is due."""
         pace = 1 / self._behaviour.rows_per_s if self._behaviour.rows_per_s else 0.0
         free, first = time.monotonic(), True

@@ -8,7 +8,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemma4cli.records import Constraint
+from gemma4cli.shapes import resolved
 
+# Of formats that a text's own words do not have.
+_FORMATTED = {
+    "date": "2024-02-29",
+    "date-time": "2024-02-29T12:30:00Z",
+    "time": "12:30:00Z",
+    "duration": "PT1H30M",
+    "email": "somebody@example.org",
+    "hostname": "example.org",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uuid": "3f2504e0-4f89-41d3-9a0c-0305e82c3301",
+    "uri": "https://example.org/",
+}
 _DEEPEST = 8  # levels, after which what may be left out is
 
 
@@ -39,11 +53,7 @@ def _document(node: Any, root: Mapping[str, Any], said: str, number: int, depth:
     if not isinstance(node, Mapping):
         return said
     if "$ref" in node:
-        target: Any = root
-        for word in node["$ref"].split("/")[1:]:
-            word = word.replace("~1", "/").replace("~0", "~")
-            target = target[int(word)] if isinstance(target, list) else target[word]
-        return _document(target, root, said, number, depth + 1)
+        return _document(resolved(root, node["$ref"], "$"), root, said, number, depth + 1)
     if "const" in node or "enum" in node:
         values = [node["const"]] if "const" in node else node["enum"]
         return values[number % len(values)]
@@ -67,6 +77,8 @@ def _document(node: Any, root: Mapping[str, Any], said: str, number: int, depth:
             return number % 2 == 0
         case "null":
             return None
+    if node.get("format") in _FORMATTED:
+        return _FORMATTED[node["format"]]
     return said[: node.get("maxLength", len(said))].ljust(node.get("minLength", 0), ".")
 
 

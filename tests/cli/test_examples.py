@@ -79,6 +79,12 @@ def test_the_plan_counts_them(gemma4, job: Path, photos: Path) -> None:
         ('[[examples]]\nimage = 3\nanswer = "x"', "image is no path"),
         ('[examples]\nimage = "x"', "examples is no list of tables"),
         (EXAMPLE + "[outputs.a]\nprompt = 'x'", "is about one answer, and outputs make several"),
+        ("choices = ['a', 'b']\n" + EXAMPLE, "examples[0]: the answer is none of the choices: A red square."),
+        ("regex = '[0-9]'\n" + EXAMPLE, "examples[0]: the answer does not match --regex"),
+        (
+            "schema.properties.n.type = 'integer'\n[[examples]]\nanswer = {n = 'x'}",
+            "examples[0]: $.n: 'x' is not of type 'integer'",
+        ),
         ("max_tokens = 8000\n" + EXAMPLE, "the examples take about"),
     ],
 )

@@ -93,6 +93,8 @@ def test_flags_that_make_no_sense(gemma4, photos: Path) -> None:
     for flags, said in (
         (("--summary-json", "-", "-o", "-"), "standard output"),
         (("--webhook", "ftp://x"), "--webhook"),
+        (("--webhook", "http://"), "--webhook"),
+        (("--webhook", "http://[::1"), "--webhook"),
         (("--log-file", "nowhere/run.log"), "--log-file"),
     ):
         done = gemma4("caption", photos, *FAKE, *flags)

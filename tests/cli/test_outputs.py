@@ -151,6 +151,7 @@ def test_another_prompt_of_an_output_is_another_job(gemma4, job: Path) -> None:
         (["--set", "outputs.caption.max_tokens=0"], "outputs.caption: --max-tokens 0"),
         (["--set", "outputs.caption.choices=a,b", "--set", "outputs.caption.regex=a"], "contradict each other"),
         (["--set", "outputs.a-b+.prompt=x"], "cannot be the name of a column"),
+        (["--set", "outputs.Caption.prompt=x"], "outputs.caption and outputs.Caption differ in case alone"),
         (["--set", "outputs.feature.prompt=x"], "cannot be the name of a column"),
     ],
 )

@@ -205,6 +205,14 @@ def test_contradictions_are_refused(gemma4, set_of: Path) -> None:
         assert flag in done.stderr
 
 
+def test_a_command_that_is_refused_overwrites_nothing(gemma4, set_of: Path) -> None:
+    assert gemma4("caption", set_of, *FAKE).returncode == 0
+    before = gemma4("inspect", "gemma4-caption").stdout
+    for wrong in (("--engine-arg", "nope=1"), ("--gpus", "all"), ("--choices", "a,,b")):
+        assert gemma4("caption", set_of, *FAKE, "--overwrite", *wrong).returncode == 2
+        assert gemma4("inspect", "gemma4-caption").stdout == before
+
+
 def test_damage_is_told_and_mended(gemma4, set_of: Path) -> None:
     assert gemma4("caption", set_of, *FAKE).returncode == 0
     part = set_of.parent / "gemma4-caption" / "data" / "part-00000.parquet"

@@ -175,6 +175,7 @@ def test_answers_of_another_type_cannot_join_those_that_are_there(gemma4, job: P
         (["--schema", "schema.json", "--choices", "a,b"], "--schema and --choices contradict each other"),
         (["--choices", "a,,b"], "empty choice"),
         (["--choices", "a,a"], "twice"),
+        (["--choices", '["a", 1]'], "--choices: 1 is no text"),
         (["--choices", "@gone"], "No such file"),
         (["--regex", "("], "no pattern"),
         (["--regex", ""], "--regex is empty"),
