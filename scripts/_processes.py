@@ -31,13 +31,16 @@ def below(root: int) -> dict[int, str]:
     return found
 
 
-def pss(processes: Iterable[int]) -> int:
-    """Bytes of memory, pages that several share counted in shares. A process that has ended counts nothing."""
+def pss(processes: Iterable[int], kind: str = "Pss") -> int:
+    """Bytes of memory, pages that several share counted in shares. A process that has ended counts nothing.
+
+    kind: `Pss_Anon` leaves out the pages of files, of which programs beside these have their share as well.
+    """
     total = 0
     for pid in processes:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
+                if line.startswith(f"{kind}:"):
                     total += int(line.split()[1]) * 1024
     return total
 

@@ -22,11 +22,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma4cli import identity, keys, parts, pending
+from gemma4cli import identity, inspection, keys, ledger, parts, pending
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.inputs import Inputs
 from gemma4cli.pending import Pending, Resume
 from gemma4cli.records import Item, Media, Row, Status
+from gemma4cli.remaining import remaining
 from gemma4cli.sink import Sink
 
 OUTPUTS = ["out", "x.parquet", "x.jsonl"]
@@ -377,6 +378,28 @@ def test_keys_that_go_while_the_job_runs_take_no_rows_with_them(each: Job) -> No
             sink.finish({})
     assert stored(job.output)[: len(records)] == records
     assert [record["id"] for record in job.run()] == [*(record["id"] for record in records), "new"]
+
+
+def test_who_looks_without_the_lock_looks_again_where_files_went(each: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do when a job that runs comes to its end."""
+    plainly, moves = ledger.read, 0
+
+    def read(place: Any, *, repair: bool) -> Any:
+        nonlocal moves
+        found = plainly(place, repair=repair)
+        if moves < 2:
+            (path,) = place.state.glob("keys-*.parquet")
+            path.rename(path.with_name(f"keys-{moves}.parquet"))
+            moves += 1
+        return found
+
+    monkeypatch.setattr(ledger, "read", read)
+    assert len(inspection.keys_of(str(each.output))) == 8
+    moves = 0
+    assert remaining(str(each.output), each.inputs(), each.fingerprint, Resume(), False).kept_ok == 8
+    moves = -1  # each time
+    with pytest.raises(JobError, match="cannot be read"):
+        inspection.inspect(str(each.output))
 
 
 def test_columns_of_earlier_rows_are_kept(job: Job) -> None:
