@@ -14,13 +14,14 @@ from typing import BinaryIO, NamedTuple, TextIO
 import pyarrow as pa
 
 from gemma4cli import storage
-from gemma4cli.errors import UsageError
+from gemma4cli.errors import FetchError, UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.inputs import delimited, files, folders, hub, jsonl, parquet, remote, tars
 from gemma4cli.inputs.manifests import Table, open_table
 from gemma4cli.inputs.names import DELIMITED_EXTENSIONS, JSONL_EXTENSIONS, PARQUET_EXTENSIONS, extension, is_shard
 from gemma4cli.inputs.opened import file_at
 from gemma4cli.inputs.options import InputOptions, Inputs
+from gemma4cli.media.fetch import path_of
 from gemma4cli.records import Item, Kind
 
 __all__ = ["InputOptions", "Inputs", "open_inputs"]
@@ -88,6 +89,10 @@ def _expanded(text: str) -> list[_Argument]:
         if remote.kind_of(text) == "folder":
             return [_Argument(text, "folder", remote.walk(text))]
         return [_Argument(text, _format(text))]
+    if text[:5].lower() == "file:":
+        path = _path(text)
+        if Path(path).is_dir() or files.is_pattern(path) or _format(path) != "file":
+            return _expanded(path)
     if files.is_uri(text):
         return [_Argument(text, _format(text.partition("?")[0]) if text[:4].lower() == "http" else "file")]
     scheme = files.unsupported_scheme(text)
@@ -109,6 +114,13 @@ def _expanded(text: str) -> list[_Argument]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read {printable(text)}: {reason}") from error
+
+
+def _path(uri: str) -> str:
+    try:
+        return path_of(uri)
+    except FetchError as error:
+        raise UsageError(str(error), "name a folder or a file by its path") from error
 
 
 def _format(path: str) -> str:

@@ -81,7 +81,14 @@ def _typed(text: str | None, reader: Callable[[str], Any] | None) -> Any:
 
 def _head(source: InputFile) -> list[str]:
     head = next(_lines(source), (1, []))[1]
-    if isinstance(head, ParseError) or not any(head):
+    if isinstance(head, ParseError):
+        way = "convert it first, such as with iconv -f UTF-16 -t UTF-8, or -f LATIN1"
+        raise UsageError(f"{source.name} line 1: {head}", way)
+    other = next((mark for mark in ("\t", ";", "|", ",") if len(head) == 1 and mark in head[0]), None)
+    if other is not None:
+        way = "a .csv has commas between its fields, a .tsv tabs"
+        raise UsageError(f"{source.name} has {other!r} between the names of its columns", way)
+    if not any(head):
         raise UsageError(f"{source.name} has no head", "its first line is to name the columns")
     twice = {name for name in head if head.count(name) > 1}
     if twice:
@@ -107,7 +114,8 @@ def _lines(source: InputFile) -> Iterator[tuple[int, list[str] | ParseError]]:
     try:
         with source.open() as file:
             text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-            reader = csv.reader(text, delimiter=delimiter)
+            # Strict: a quote that nobody closes would make one field of all rows that follow.
+            reader = csv.reader(text, delimiter=delimiter, strict=True)
             while True:
                 try:
                     fields = next(reader)

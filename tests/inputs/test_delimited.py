@@ -53,13 +53,28 @@ def test_lines_that_are_none_are_failed_rows(tmp_path: Path) -> None:
     assert "line 3" in (items[1].failure.message if items[1].failure else "")
 
 
+def test_a_quote_that_is_not_closed_fails_its_row(tmp_path: Path) -> None:
+    items = read(tmp_path / "rows.csv", b'image,n\na.jpg,1\nb.jpg,"2\nc.jpg,3\n')
+    assert [item.failure.type if item.failure else None for item in items] == [None, "not_csv"]
+
+
 def test_a_limit_and_a_condition(tmp_path: Path) -> None:
     data = b"image,n\n" + b"".join(b"%d.jpg,%d\n" % (i, i) for i in range(9))
     assert [item.id for item in read(tmp_path / "rows.csv", data, limit=2)] == ["row 0", "row 1"]
     assert [item.id for item in read(tmp_path / "rows.csv", data, where="n >= 6", limit=2)] == ["row 6", "row 7"]
 
 
-@pytest.mark.parametrize(("data", "said"), [(b"", "no head"), (b",,\na", "no head"), (b"a,b,a\n1,2,3", "name a")])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "no head"),
+        ("a,b".encode("utf-16"), "line 1: the line is not UTF-8"),
+        (b"image;n\na.jpg;1", "has ';' between"),
+        (b"image\tn\na.jpg\t1", r"has '\\t' between"),
+        (b",,\na", "no head"),
+        (b"a,b,a\n1,2,3", "name a"),
+    ],
+)
 def test_what_has_no_head_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read(tmp_path / "rows.csv", data)

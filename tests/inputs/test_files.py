@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -206,3 +207,15 @@ def test_any_list_of_names_comes_through(names: list[str]) -> None:
     if wanted:
         items = list(open_inputs(["-"], IMAGES, io.BytesIO(data + b"x\0")))
         assert [item.id for item in items] == [*wanted, "x"]
+
+
+def test_a_file_uri_is_a_folder_a_pattern_or_a_manifest_as_its_path_is(tmp_path: Path) -> None:
+    place = tmp_path / "a b%20é"
+    touch(place, "1.jpg", "2.jpg")
+    (place / "rows.jsonl").write_text('{"image": "1.jpg"}\n')
+    uri = f"file://{quote(str(place))}"
+    assert ids([uri]) == ids([str(place)]) == ["1.jpg", "2.jpg"]
+    assert ids([f"{uri}/*.jpg"]) == ids([f"{place}/*.jpg"])
+    assert ids([f"{uri}/rows.jsonl"]) == ["row 0"]
+    assert ids([f"{uri}/1.jpg"]) == [f"{uri}/1.jpg"]
+    assert "another host" in str(refusal(["file://host/a.jpg"]))
