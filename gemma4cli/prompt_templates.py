@@ -288,8 +288,8 @@ def _written(value: Any) -> Any:
     if isinstance(value, Iterator):
         raise ValueError("a list that is still to be made is written out; add | list, or | join(', ')")
     if callable(value):
-        name = getattr(value, "__name__", "x")
-        raise ValueError(f"{name} is a function here, no value; a field of this name is {{{{ it['{name}'] }}}}")
+        name = str(getattr(value, "__name__", "x")).removeprefix("safe_")  # as the sandbox calls its range
+        raise ValueError(f"{name} is a function here; write row['{name}'] for a column of that name")
     return value
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from gemma4cli.engine.patterns import for_grammar
 from gemma4cli.engine.vllm_render import first_lines
 from gemma4cli.errors import UsageError
 from gemma4cli.records import Sampling
@@ -23,7 +24,8 @@ def sampling_params(sampling: Sampling, top: int = 0, suppressed: tuple[str, ...
     constraint, structured = sampling.constraint, None
     if constraint is not None:
         choices = None if constraint.choices is None else list(constraint.choices)
-        structured = StructuredOutputsParams(json=constraint.schema, choice=choices, regex=constraint.regex)
+        regex = None if constraint.regex is None else for_grammar(constraint.regex)
+        structured = StructuredOutputsParams(json=constraint.schema, choice=choices, regex=regex)
     return SamplingParams(
         n=sampling.n or 1,
         max_tokens=sampling.most_tokens,

@@ -36,7 +36,7 @@ def open_saved(folder: str, options: InputOptions) -> Table:
     shown = printable(folder)
     datasets = _library()
     _refuse_hub_flags(options)
-    data = _loaded(shown, lambda: datasets.load_from_disk(folder))
+    data = _loaded(shown, lambda: datasets.load_from_disk(folder), "was it saved in whole? save it again")
     if isinstance(data, datasets.DatasetDict):
         data = data[_split(shown, list(data), options.split)]
     elif options.split is not None:
@@ -67,12 +67,15 @@ def _library() -> Any:
     return datasets
 
 
-def _loaded(shown: str, load: Callable[[], Any]) -> Any:
+_ON_HUB = "--split, --name and --revision say which part of it; HF_TOKEN opens what is private"
+
+
+def _loaded(shown: str, load: Callable[[], Any], hint: str = _ON_HUB) -> Any:
     try:
         return load()
     except Exception as error:  # of its own, of the hub's client, and of whatever reads the files
-        reason = first_line(error, 300) or type(error).__name__
-        hint = "--split, --name and --revision say which part of it; HF_TOKEN opens what is private"
+        # What `datasets` saves of no rows it cannot load.
+        reason = "it holds no rows" if isinstance(error, IndexError) else first_line(error, 300) or type(error).__name__
         raise UsageError(f"cannot load the data set {shown}: {reason}", hint) from error
 
 

@@ -160,3 +160,14 @@ def test_videos_and_lists_of_images_stay_as_they_are_stored(tmp_path: Path) -> N
     (item,) = open_inputs([str(tmp_path / "saved")], options(Kind.IMAGE, Kind.VIDEO))
     found = [(medium.kind, medium.data) for medium in item.media]
     assert found == [(Kind.VIDEO, b"film"), (Kind.IMAGE, png(1)), (Kind.IMAGE, png(2))]
+
+
+def test_what_was_saved_badly_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    rows = datasets.Dataset.from_dict({"image": ["a.jpg"]})
+    rows.select([]).save_to_disk(str(tmp_path / "none"))
+    rows.save_to_disk(str(tmp_path / "cut"))
+    (tmp_path / "cut" / "state.json").write_text("{")
+    for name, said in (("none", "holds no rows"), ("cut", "cannot load the data set")):
+        with pytest.raises(UsageError, match=said) as refusal:
+            open_inputs([str(tmp_path / name)], InputOptions(kinds=frozenset({Kind.IMAGE})))
+        assert "saved in whole" in refusal.value.hint
