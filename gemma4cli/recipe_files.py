@@ -24,7 +24,7 @@ from gemma4cli.escaping import printable
 TASKS = ("annotate", "caption", "transcribe", "translate")
 ENGINE_ARGS, OUTPUTS, EXAMPLES = "engine_args", "outputs", "examples"
 _OWN = ("task", "description")
-_PATHS = frozenset({"prompt_file", "system_file", "output", "output_dir", "root", "known", "log_file", "summary_json"})
+_PATHS = frozenset({"prompt_file", "system_file", "output", "output_dir", "root", "log_file", "summary_json"})
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list of texts"}
 _LISTED = ("choices", "format", "media_column", "kinds", "columns")  # texts with commas, which may be lists
 _LARGEST = 1 << 20  # bytes of a recipe
@@ -260,7 +260,7 @@ def _placed(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
     placed = dict(values)
     for name, value in values.items():
         match name, value:
-            case "inputs" | "image" | "audio" | "video", list():
+            case "inputs" | "known" | "image" | "audio" | "video", list():
                 placed[name] = [path(text) for text in value if isinstance(text, str)]
             case "image" | "audio" | "video", str():
                 placed[name] = path(value)

@@ -83,6 +83,12 @@ def test_paths_are_relative_to_the_recipe(tmp_path: Path) -> None:
     )
 
 
+def test_known_outputs_lie_beside_the_recipe_one_or_several(tmp_path: Path) -> None:
+    for text, names in (('"monday"', ["monday"]), ('["monday", "s3://b/tuesday"]', ["monday", "s3://b/tuesday"])):
+        found = read(tmp_path, f'task = "caption"\nknown = {text}').settings.values["known"]
+        assert found == [str(tmp_path / name) if "://" not in name else name for name in names]
+
+
 def test_adapters_and_drafters_lie_beside_the_recipe(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('task = "annotate"\nlora = ["a=adapters/a", "b=/else/b"]\nspeculative = "./drafter"\n')

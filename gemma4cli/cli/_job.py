@@ -94,7 +94,7 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
     inputs = prompt_templates.told(inputs, config.wordings)
     if config.features.lora_column is not None:
         inputs = _with_adapters(inputs, config.features.lora_column)
-    if options.known is not None:
+    if options.known:
         inputs = without_known(inputs, options.known)
     config = replace(config, limits=replace(config.limits, readers=_readers(config, inputs)))
     if task == "annotate" and not (config.prompts.text or config.outputs or options.prompt_column or inputs.speaking):

@@ -347,8 +347,13 @@ class RunOptions:
         flag("--new-only", panel=OUTPUT, help="Keep the rows that are there; do new inputs, and changed ones again."),
     ] = False
     known: Annotated[
-        str | None,
-        flag("--known", panel=INPUT, metavar="OUTPUT", help="Leave out inputs that another output has an answer to."),
+        list[str] | None,
+        flag(
+            "--known",
+            panel=INPUT,
+            metavar="OUTPUT",
+            help="Leave out inputs that another output has an answer to. Repeatable.",
+        ),
     ] = None
     retry_failed: Annotated[bool, flag("--retry-failed", panel=OUTPUT, help="Do failed rows again.")] = False
     dedupe: Annotated[

@@ -119,3 +119,7 @@ def test_what_another_output_knows_is_left_out(gemma4, photos: Path, tmp_path: P
     again = gemma4("caption", folder, *FAKE, "-o", "tuesday", "--known", "monday")
     assert "nothing is left to do" in again.stderr
     assert "no such output" in gemma4("caption", folder, *FAKE, "--known", "sunday").stderr
+    (folder / "d.jpg").write_bytes((photos / "a.jpg").read_bytes())
+    done = gemma4("caption", folder, *FAKE, "-o", "wednesday", "--known", "monday", "--known", "tuesday")
+    found = [row["id"] for row in pq.read_table(tmp_path / "wednesday" / "data").to_pylist()]
+    assert found == ["broken.jpg", "d.jpg"]
