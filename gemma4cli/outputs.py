@@ -7,6 +7,7 @@ import fcntl
 import functools
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -31,6 +32,7 @@ LOCK = "lock"
 _LOCK_ATTEMPTS = 5
 _EVER = frozenset({"row_index", "id", "source", "modality", "task", "status", "text", "error_stage", "error_type",
                    "error_message", "finish_reason", "output_tokens", "attempts"})  # fmt: skip
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _OTHER_FORMATS = frozenset({".json", ".csv", ".tsv", ".txt", ".arrow", ".feather", ".xlsx", ".srt", ".vtt", ".gz"})
 
 
@@ -72,6 +74,12 @@ def locate(output: str) -> Output:
             output = path_of(output)
         except FetchError as error:
             raise UsageError(str(error), "name a folder or a file by its path") from error
+    scheme = _SCHEME.match(output)
+    if scheme is not None and not Path(scheme[0]).exists():
+        hint = (
+            "name a folder or a file by its path, or by the URI of a store that fsspec opens, such as s3://bucket/out"
+        )
+        raise UsageError(f"cannot write to {printable(scheme[0])}: {printable(output)}", hint)
     path = Path(output)
     suffix = "" if output.endswith("/") else path.suffix.lower()
     if suffix in _OTHER_FORMATS and not path.is_dir():

@@ -355,6 +355,8 @@ def test_file_put_among_the_data_while_the_job_runs_stays(tmp_path: Path) -> Non
 def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     assert "no such folder" in str(refusal(tmp_path / "missing/out"))
     assert ".csv" in str(refusal(tmp_path / "x.csv"))
+    for scheme in ("foo://", "http://"):
+        assert f"cannot write to {scheme}" in str(refusal(f"{scheme}example.org/out.jsonl"))
     (tmp_path / ".gemma4cli").write_text("a file where the state should go")
     assert "cannot write" in str(refusal(tmp_path / "x.jsonl"))
     assert "cannot write" in str(refusal("/proc/out"))

@@ -145,6 +145,9 @@ def display(stats: Stats, what: str, quiet: bool) -> Iterator[None]:
                     console=console(),
                     transient=True,
                     refresh_per_second=4,
+                    # What libraries print goes to the log, not in between.
+                    redirect_stdout=False,
+                    redirect_stderr=False,
                 )
             )
             task = progress.add_task(what, total=stats.total)

@@ -117,3 +117,21 @@ def test_a_demo_with_wrong_answers(
         demo.demo(model=model, output=tmp_path, verbose=False)
     assert ended.value.exit_code == code
     assert ("tiny knows these answers" in screen.getvalue()) is (code == 3)
+
+
+def test_what_libraries_print_goes_to_the_log_and_not_onto_the_terminal(photos: Path, tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    command = [str(Path(sys.executable).with_name("gemma4")), "caption", str(photos), *FAKE.split(), "-o", "out"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, cwd=tmp_path) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:  # EIO: nobody has the terminal open any more
+            pass
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"3 of 3 rows ok" in shown
+    assert b"the first row is here" not in shown
+    assert "the first row is here" in (tmp_path / "out" / ".gemma4cli" / "engine.log").read_text()
