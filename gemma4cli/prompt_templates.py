@@ -9,9 +9,12 @@ and no more.
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import date, time, timedelta
+from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -251,6 +254,7 @@ def _environment() -> Any:
         del environment.globals[name]
     for name in ("random", "center"):
         del environment.filters[name]
+    environment.filters["tojson"] = _json  # Jinja's own is for web pages: it's would be it\\u0027s
     environment.filters = {name: _guarded(name, filter) for name, filter in environment.filters.items()}
 
     def counted(values: Iterable[Any]) -> Iterator[Any]:
@@ -268,6 +272,19 @@ def _environment() -> Any:
     return environment
 
 
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON as people write it; times and decimal numbers, which JSON has not, are texts."""
+
+    def text(other: Any) -> str:
+        if isinstance(other, date | time):
+            return other.isoformat()
+        if isinstance(other, Decimal | timedelta):
+            return str(other)
+        raise TypeError(f"{type(other).__name__} has no form in JSON")
+
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=text)
+
+
 def _guarded(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(filter)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -283,11 +300,13 @@ def _guarded(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
 
 def _written(value: Any) -> Any:
     """What is written out for a value."""
+    from jinja2 import Undefined
+
     if value is None:
         raise ValueError(_NULL)
     if isinstance(value, Iterator):
         raise ValueError("a list that is still to be made is written out; add | list, or | join(', ')")
-    if callable(value):
+    if callable(value) and not isinstance(value, Undefined):  # which says itself what is missing
         name = str(getattr(value, "__name__", "x")).removeprefix("safe_")  # as the sandbox calls its range
         raise ValueError(f"{name} is a function here; write row['{name}'] for a column of that name")
     return value

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import datetime
 import time
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,8 @@ ROW = {
     "gap": None,
     "long": "x" * 700_000,
     "f": {"g": 1},
+    "day": datetime.date(2024, 2, 29),
+    "cost": Decimal("1.10"),
 }
 
 
@@ -38,11 +42,13 @@ def filled(text: str, **more: object) -> str:
         ("{{ gap or 'unknown' }}", {"gap"}, "unknown"),
         ("{{ '%.2f'|format(price) }} {{ brand ~ '!' }} {{ f.g }}", {"price", "brand", "f"}, "1.50 Acme! 1"),
         ("{{ tags|map('upper')|join('+') }}", {"tags"}, "A+B"),
+        ("{{ [brand, \"it's\", 'é<']|tojson }}", {"brand"}, '["Acme", "it\'s", "é<"]'),
+        ("{{ {'at': day, 'cost': cost}|tojson }}", {"day", "cost"}, '{"at": "2024-02-29", "cost": "1.10"}'),
         ("{{ gap|tojson }} {{ gap|default('x', true) }}", {"gap"}, "null x"),
         ("{{ brand.replace('A', 'E')|upper }}", {"brand"}, "ECME"),
         ('{% raw %}{"a": {{1}}}{% endraw %}', set(), '{"a": {{1}}}'),
         ("{% for i in range(3) %}{{ i }}{% endfor %}", set(), "012"),
-        ("{% for name in row %}{{ name[0] }}{% endfor %}", None, "bpotglf"),
+        ("{% for name in row %}{{ name[0] }}{% endfor %}", None, "bpotglfdc"),
         ("{{ row.get('brand') }}", None, "Acme"),
     ],
 )
@@ -131,3 +137,15 @@ def test_rows_are_told_what_the_prompts_name() -> None:
     with pytest.raises(UsageError, match=r"names \{\{ bran \}\}") as error:
         prompt_templates.told(inputs, ["{{ bran }}"])
     assert "Did you mean brand?" in error.value.hint
+
+
+def test_what_is_missing_is_called_by_its_name() -> None:
+    for text, said in (
+        ("{{ f.gone }}", "no attribute 'gone'"),
+        ("{{ tags[7] }}", "no element 7"),
+        ("{{ nope }}", "nope"),
+    ):
+        with pytest.raises(ParseError, match=said):
+            filled(text)
+    with pytest.raises(ParseError, match=r"range is a function here; write row\['range'\]"):
+        filled("{{ range }}")
