@@ -85,7 +85,7 @@ def find(text: str) -> Path:
     if text in known:
         return known[text]
     near = difflib.get_close_matches(path.stem, known, 1, 0.5)
-    hint = f"Did you mean {near[0]}? " if near and not path.suffix else ""
+    hint = f"Did you mean {near[0]}? " if near and (not path.suffix or text == f"{near[0]}.toml") else ""
     raise UsageError(f"there is no recipe {printable(text)}", f"{hint}gemma4 recipes list shows those that come along.")
 
 

@@ -70,6 +70,8 @@ def copy(
     from gemma4cli.escaping import printable
 
     source = _source(name)
+    if str(to) == "-":
+        raise UsageError("- is no file to copy a recipe to", f"gemma4 recipes show {source.stem} prints it.")
     target = to or Path(source.name)
     if target.is_dir():
         target /= source.name

@@ -91,6 +91,7 @@ def test_a_recipe_gives_the_rows_of_the_same_flags(gemma4, recipe: Path, photos:
         (("mine.toml",), "no input"),
         (("mien.toml", "x"), "there is no recipe mien.toml"),
         (("photo-metdata", "x"), "Did you mean photo-metadata?"),
+        (("ocr.toml", "x"), "Did you mean ocr?"),
         (("mine.toml", "x", "--set", "temprature=0"), "Did you mean temperature?"),
         (("mine.toml", "x", "--vad"), "--vad says nothing to the task annotate"),
         (("mine.toml", "x", "--set", "vad=true"), "vad says nothing to the task annotate"),
@@ -114,6 +115,8 @@ def test_recipes_are_listed_shown_and_copied(gemma4, photos: Path, tmp_path: Pat
     again = gemma4("recipes", "copy", "photo-metadata", "mine.toml")
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
     assert gemma4("recipes", "copy", "photo-metadata", "mine.toml", "--overwrite").returncode == 0
+    assert "recipes show tags prints it" in gemma4("recipes", "copy", "tags", "-").stderr
+    assert not (tmp_path / "-").exists()
     assert "Did you mean" in gemma4("recipes", "show", "photo-metdata").stderr
     assert gemma4("run", "mine.toml", photos, *FAKE).returncode == 0
 
