@@ -21,7 +21,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gemma4cli import parts
+from gemma4cli import parts, storage
 from gemma4cli.errors import FetchError, UsageError
 from gemma4cli.escaping import printable
 from gemma4cli.media.fetch import path_of
@@ -75,7 +75,7 @@ def locate(output: str) -> Output:
         except FetchError as error:
             raise UsageError(str(error), "name a folder or a file by its path") from error
     scheme = _SCHEME.match(output)
-    if scheme is not None and not Path(scheme[0]).exists():
+    if scheme is not None and not storage.is_remote(output) and not Path(scheme[0]).exists():
         hint = (
             "name a folder or a file by its path, or by the URI of a store that fsspec opens, such as s3://bucket/out"
         )
