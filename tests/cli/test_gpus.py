@@ -93,7 +93,7 @@ def test_a_process_that_is_killed_loses_no_row(manifest: Path, tmp_path: Path) -
     ("flags", "said"),
     [
         (("--gpus", "0"), "--gpus 0 leaves nothing to run on"),
-        (("--gpus", "0,0"), "--gpus 0,0 names GPU 0 twice"),
+        (("--gpus", "0,0,1"), "--gpus 0,0,1 names some GPUs more often"),
         (("--gpus", "0,2"), "--gpus 0,2: the engine runs on the CPU here"),
         (("--gpus", "3", "--tensor-parallel", "2"), "--gpus 3 does not divide into engines of 2"),
         (("--engine-arg", "tensor_parallel_size=2"), "--engine-arg tensor_parallel_size is"),
