@@ -12,6 +12,9 @@ from gemma4cli.models import Model
 
 LONG_SYSTEM = 1024  # characters of a system prompt from which on it is computed once for all rows
 MOST_ADAPTERS = 8  # in one batch; others wait on the host
+_ONLINE = {"fp8": "fp8_per_tensor"}  # vLLM's names for what it makes of weights while it loads them
+# transformers gives these layers what goes in by the type of their weights, and of pixels 8 bits would be left.
+_AS_THEY_ARE = ("*.patch_embedder.input_proj", "*.patch_dense", "*.embedding_projection")
 
 
 def feature_settings(config: RunConfig, model: Model, capability: float | None) -> dict[str, Any]:
@@ -31,7 +34,10 @@ def feature_settings(config: RunConfig, model: Model, capability: float | None) 
             message = f"--quantization {features.quantization}: {model.name} is stored as {model.quantization} already"
             raise UsageError(message, "Leave it out.")
         _needs("--quantization", features.quantization, capability)
-        settings["quantization"] = features.quantization
+        settings |= {
+            "quantization": _ONLINE[features.quantization],
+            "quantization_config": {"ignore": list(_AS_THEY_ARE)},
+        }
     if features.kv_cache_dtype not in (None, "auto"):
         _needs("--kv-cache-dtype", features.kv_cache_dtype, capability)
         settings["kv_cache_dtype"] = features.kv_cache_dtype

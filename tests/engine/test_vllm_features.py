@@ -61,6 +61,33 @@ def test_what_needs_a_gpu_says_which(overrides: dict[str, Any], key: str, least:
         settings(7.5, **overrides)
 
 
+def test_layers_that_are_given_pixels_by_the_type_of_their_weights_keep_theirs() -> None:
+    from fnmatch import fnmatch
+
+    made = settings(9.0, quantization="fp8")
+    left = made["quantization_config"]["ignore"]
+    names = (
+        "vision_tower.patch_embedder.input_proj",
+        "embed_vision.embedding_projection",
+        "vision_embedder.patch_dense",
+    )
+    assert all(any(fnmatch(name, pattern) for pattern in left) for name in names)
+    assert not any(fnmatch("vision_tower.encoder.layers.0.mlp.up_proj", pattern) for pattern in left)
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("default")
+def test_what_weights_become_is_known_to_vllm() -> None:
+    from vllm.config.quantization import resolve_quantization_config
+
+    made = settings(9.0, quantization="fp8")
+    resolved = resolve_quantization_config(made["quantization"], made["quantization_config"])
+    assert resolved is not None
+    assert resolved.linear is not None
+    assert resolved.moe is not None
+    assert resolved.ignore == made["quantization_config"]["ignore"]
+
+
 def test_weights_are_not_quantised_twice_and_not_where_they_cannot_be_computed() -> None:
     with pytest.raises(UsageError, match=r"is stored as NVFP4 \(compressed-tensors\) already"):
         settings(model=NVFP4, quantization="fp8")
