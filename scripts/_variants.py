@@ -182,15 +182,15 @@ def drafter(base: Path, folder: Path, seed: int = 1) -> Path:
 
 
 def eagle3(base: Path, folder: Path, seed: int = 2) -> Path:
-    """A random Eagle3 head: one layer of Llama's kind, over three layers' states of the model."""
+    """A random Eagle3 head for every second word: a layer of Llama's kind, over three layers' states of the model."""
     text = json.loads((base / "config.json").read_text())["text_config"]
     hidden, words = text["hidden_size"], text["vocab_size"]
-    heads, head, wide = 4, 128, 1024
+    heads, head, wide, drafted = 4, 128, 1024, words // 2
     folder.mkdir(parents=True)
     made = {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "dtype": "bfloat16", "hidden_size": hidden,
         "intermediate_size": wide, "num_hidden_layers": 1, "num_attention_heads": heads, "num_key_value_heads": heads,
-        "head_dim": head, "vocab_size": words, "draft_vocab_size": words, "max_position_embeddings": 8192,
+        "head_dim": head, "vocab_size": words, "draft_vocab_size": drafted, "max_position_embeddings": 8192,
         "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu", "rope_theta": 10000.0,
         "bos_token_id": text["bos_token_id"], "eos_token_id": text["eos_token_id"], "target_hidden_size": hidden,
         "eagle_aux_hidden_state_layer_ids": [1, 2, 4],
@@ -198,7 +198,7 @@ def eagle3(base: Path, folder: Path, seed: int = 2) -> Path:
     (folder / "config.json").write_text(json.dumps(made, indent=1) + "\n")
     draw = torch.Generator().manual_seed(seed)
     shapes = {
-        "fc.weight": (hidden, 3 * hidden), "lm_head.weight": (words, hidden), "norm.weight": (hidden,),
+        "fc.weight": (hidden, 3 * hidden), "lm_head.weight": (drafted, hidden), "norm.weight": (hidden,),
         "midlayer.self_attn.q_proj.weight": (heads * head, 2 * hidden),
         "midlayer.self_attn.k_proj.weight": (heads * head, 2 * hidden),
         "midlayer.self_attn.v_proj.weight": (heads * head, 2 * hidden),
@@ -212,8 +212,8 @@ def eagle3(base: Path, folder: Path, seed: int = 2) -> Path:
         for name, shape in shapes.items()
     }
     saved = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
-    saved["d2t"] = torch.zeros(words, dtype=torch.int64)
-    saved["t2d"] = torch.ones(words, dtype=torch.bool)
+    saved["d2t"] = torch.arange(drafted)  # how far the model's word is from the head's
+    saved["t2d"] = torch.arange(words) % 2 == 0
     save_file(saved, folder / "model.safetensors")
     return folder
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemma4cli.engine.end_to_end import compiled_layers, laid_out, used_of
+from gemma4cli.engine.end_to_end import compiled_layers, laid_out, sent, used_of
 
 
 def heard(model: Any, features: Any, masks: Any) -> list[Any]:
@@ -25,13 +25,11 @@ def heard(model: Any, features: Any, masks: Any) -> list[Any]:
     length = max(4 * chunk + 4, max(frames))  # two convolutions make one token of four frames
     length += 4 * (-(-length // 4) % chunk == 0)
     n = max(2, len(frames))
-    waiting = {"pin_memory": True} if device.type == "cuda" and features[0].device.type == "cpu" else {}
-    batch = features[0].new_zeros((n, length, features[0].shape[-1]), **waiting)
-    for row, sound, count in zip(batch, features, frames, strict=False):
-        row[:count] = sound[:count]
+    sounds = sent(torch.cat([sound[:count] for sound, count in zip(features, frames, strict=True)]), device)
+    batch = sounds.new_zeros((n * length, sounds.shape[-1])).index_copy_(0, laid_out(frames, length, device)[1], sounds)
     lengths = torch.tensor([*frames, *[0] * (n - len(frames))], device="cpu").to(device, non_blocking=True)
     there = torch.arange(length, device=device) < lengths[:, None]
-    states, _ = tower.subsample_conv_projection(batch.to(device, non_blocking=True), there)
+    states, _ = tower.subsample_conv_projection(batch.unflatten(0, (n, length)), there)
     positions = tower.rel_pos_enc(states)
     mask = _near(tower.config, -(-lengths // 4), states.shape[1])
     for layer in compiled_layers(tower, tower.layers):

@@ -22,7 +22,7 @@ from gemma4cli.engine.end_to_end import sent
 from gemma4cli.engine.vision_tower import device_of, encoded, floats
 
 SWITCH = "GEMMA4_ENGINE_TOWERS"  # for vLLM's processes: `vllm` leaves the towers to it
-ON_CPU = ("pixel_position_ids", "pixel_position_ids_videos", "input_features_padded", "input_features_mask")
+ON_CPU = ("pixel_position_ids", "pixel_position_ids_videos", "input_features_mask")
 """Fields of media that come on the CPU: their sizes are read there."""
 FEW = 2  # media that are encoded both ways at first: of one alone it does not show if they are mixed up
 LOOKS = 3  # at single ones, where there are never two at a time

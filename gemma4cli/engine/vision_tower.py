@@ -13,7 +13,7 @@ from typing import Any
 from gemma4cli.engine.end_to_end import compiled_layers, laid_out, sent, used_of
 
 SCALE = 1 / 255  # as transformers' processor has it
-PATCHES = 65_536  # at a time, 26 pictures of 280 tokens: enough to fill a GPU
+PATCHES = 98_304  # at a time: a group of 32 rows (`admission`) with a picture of 280 tokens each, and some
 ATTENTION = "gemma4cli_packed"
 
 
