@@ -9,8 +9,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemma4cli import config
 from gemma4cli.gemma import AUDIO_RATE
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.records import Kind
 from gemma4cli.tiny import CLIPS, films, scenes
 
@@ -37,8 +37,8 @@ def write(folder: Path) -> Path:
 
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
-    caption = config.build("caption", config.Overrides()).prompts.by_kind
-    speech = config.build("transcribe", config.Overrides()).prompts.by_kind[Kind.AUDIO]
+    caption = build("caption", Overrides()).prompts.by_kind
+    speech = build("transcribe", Overrides()).prompts.by_kind[Kind.AUDIO]
     for seed in SCENES:
         path = folder / f"scene-{seed}.png"
         scene = scenes.random_scene(seed, count=2)

@@ -11,7 +11,7 @@ from gemma4cli.errors import UsageError
 from gemma4cli.escaping import printable
 
 if TYPE_CHECKING:
-    from gemma4cli.config import Overrides
+    from gemma4cli.overrides import Overrides
 
 QUANTIZATIONS = ("fp8",)  # that weights can be given while they are loaded
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")

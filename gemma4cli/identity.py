@@ -110,8 +110,8 @@ def fingerprint(config: RunConfig, model: Model) -> dict[str, Any]:
 
     A checkpoint in a local folder is known by its files' names, sizes and times, not by the path alone.
     """
-    from gemma4cli.config import kinds_of
     from gemma4cli.models import ALIASES
+    from gemma4cli.overrides import kinds_of
 
     folder = Path(model.location)
     local = model.revision is None and folder.is_dir()

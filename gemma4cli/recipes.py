@@ -11,7 +11,7 @@ from gemma4cli.errors import UsageError
 from gemma4cli.records import Constraint, Example, Kind, Sampling
 
 if TYPE_CHECKING:
-    from gemma4cli.config import Overrides
+    from gemma4cli.overrides import Overrides
 
 TRANSCRIBE, SUMMARISE, OUTPUT = "transcribe", "summarise", "outputs."
 """What pieces of a row may be for, beside the task of the run; OUTPUT is followed by an output's name."""

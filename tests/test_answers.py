@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gemma4cli import answers, recipes
-from gemma4cli.config import Overrides
 from gemma4cli.errors import ParseError
+from gemma4cli.overrides import Overrides
 from gemma4cli.records import Constraint, Generation, MediaFacts, Sampling
 
 THING = Constraint(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gemma4cli.config import Overrides, build
 from gemma4cli.forecast import Forecast, Share, forecast, kv_bytes, timed
 from gemma4cli.models import Model
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.rates import Rate
 from gemma4cli.records import Failure, Item, Kind, Media, Stage
 from gemma4cli.tiny import CHECKPOINT

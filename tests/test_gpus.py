@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemma4cli import config, gpus
+from gemma4cli import gpus
 from gemma4cli.errors import UsageError
 from gemma4cli.gpus import Gpus, Place
+from gemma4cli.overrides import Overrides, build
 
 EIGHT = tuple(map(str, range(8)))
 
@@ -42,7 +43,7 @@ def test_the_forms(text: str, found: Gpus) -> None:
 )
 def test_what_is_no_form(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as refusal:
-        config.build("caption", config.Overrides(gpus=text))
+        build("caption", Overrides(gpus=text))
     assert "--gpus" in str(refusal.value)
     assert refusal.value.hint
 
@@ -136,6 +137,6 @@ def test_the_environment_hides_gpus(monkeypatch: pytest.MonkeyPatch, named: str 
 
 
 def test_parallel_flags_say_what_an_engine_takes() -> None:
-    run = config.build("caption", config.Overrides(gpus="8", tensor_parallel=2, pipeline_parallel=2))
+    run = build("caption", Overrides(gpus="8", tensor_parallel=2, pipeline_parallel=2))
     assert (run.gpus_per_engine, run.engines) == (4, 2)
-    assert config.build("caption", config.Overrides()).engines == 1
+    assert build("caption", Overrides()).engines == 1

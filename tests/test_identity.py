@@ -13,7 +13,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemma4cli import config, identity, models
+from gemma4cli import identity, models
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.records import Failure, Item, Kind, Media, Stage
 
 
@@ -26,7 +27,7 @@ def digest(*content: Media | str, prompt: str | None = None) -> tuple[int, int]:
 
 
 def made_by(model: models.Model, **settings: Any) -> dict[str, Any]:
-    return identity.fingerprint(config.build("caption", config.Overrides(**settings)), model)
+    return identity.fingerprint(build("caption", Overrides(**settings)), model)
 
 
 TEXTS = st.text(st.characters(), max_size=4)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemma4cli.config import Overrides, build
 from gemma4cli.joining import Pieces
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.records import Item, Kind, Media, Row, Split, Status
 from gemma4cli.speech import Span
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4cli import config, demo, media, models
+from gemma4cli import demo, media, models
 from gemma4cli.engine.base import Request
 from gemma4cli.media.decoded import Audio, Image, Video
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.records import Kind
 from gemma4cli.tiny import CHECKPOINT, CLIPS, films, prompts, scenes
 
@@ -81,9 +82,7 @@ async def ask(engine: Any, request: Request) -> Answer:
 def ours(dtype: str, kinds: tuple[str, ...]) -> dict[str, list[Answer]]:
     from gemma4cli.engine import open_engine
 
-    settings = config.build(
-        "annotate", config.Overrides(model="tiny", prompt="?", engine_args=(f"dtype={dtype}", "max_num_seqs=4"))
-    )
+    settings = build("annotate", Overrides(model="tiny", prompt="?", engine_args=(f"dtype={dtype}", "max_num_seqs=4")))
     engine = open_engine(settings, models.find("tiny"))
     engine.start(lambda event: None)
     try:

@@ -18,9 +18,10 @@ from PIL import Image
 
 from gemma4cli import plan
 from gemma4cli.ahead import Ahead
-from gemma4cli.config import Overrides, RunConfig, build
+from gemma4cli.config import RunConfig
 from gemma4cli.engine.fake import Behaviour, FakeRenderer
 from gemma4cli.models import Model
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.plan import RUN, Planner, Rank, arranged
 from gemma4cli.records import Failure, Item, Kind, Media, Rendered, Stage
 from gemma4cli.render import RenderJob

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from PIL import Image as Pillow
 
-from gemma4cli import assembly, config, gemma, models
+from gemma4cli import assembly, gemma, models
 from gemma4cli.cli import app
 from gemma4cli.engine.fake import FakeEngine
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.pool import RenderPool
 from gemma4cli.records import Item, Media, Rendered
 from gemma4cli.render import RenderJob
@@ -23,7 +24,7 @@ ROWS = 12
 
 @contextmanager
 def pool(**overrides: Any) -> Iterator[Callable[[Path], list[Any]]]:
-    told = config.build("caption", config.Overrides(model="tiny", engine="fake", **overrides))
+    told = build("caption", Overrides(model="tiny", engine="fake", **overrides))
     came: queue.SimpleQueue[Any] = queue.SimpleQueue()
     made = RenderPool(RenderJob(told, models.find("tiny"), FakeEngine.configured(told).renderer), 60, came.put)
 

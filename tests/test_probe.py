@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from gemma4cli import media
-from gemma4cli.config import Overrides, build
 from gemma4cli.engine.fake import Behaviour, FakeRenderer
 from gemma4cli.media import MediaOptions
 from gemma4cli.models import Model
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.probe import probe, stated
 from gemma4cli.records import Item, Kind, Media, Unrendered
 from gemma4cli.render import RenderJob

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemma4cli import rates
-from gemma4cli.config import Overrides, build
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.rates import Pace, Rate
 from gemma4cli.records import Row, Status
 

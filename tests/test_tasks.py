@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gemma4cli import tasks
-from gemma4cli.config import Overrides, build
 from gemma4cli.errors import ParseError, UsageError
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.records import Kind
 
 lines = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1).filter(

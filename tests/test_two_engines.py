@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from gemma4cli import config, demo, models
+from gemma4cli import demo, models
 from gemma4cli.engine import open_fleet
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.pool import RenderPool
 from gemma4cli.records import Generation, Item, Media, Rendered
 from gemma4cli.render import RenderJob
@@ -47,9 +48,9 @@ def process_of(name: str) -> int:
 
 def test_rows_of_two_engines_are_not_mixed_up_nor_lost_with_one_of_them(tmp_path: Path) -> None:
     asked = questions(tmp_path)
-    run = config.build(
+    run = build(
         "annotate",
-        config.Overrides(
+        Overrides(
             model="tiny", gpus="2", max_tokens=40, max_frames=8, temperature=0.0, engine_args=("max_num_seqs=8",)
         ),
     )

@@ -40,23 +40,21 @@ def prepared(task: str, options: RunOptions, **own: Any) -> Job:
         UsageError, JobError: see `gemma4cli.errors`.
     """
     from gemma4cli import adapters, models, prompt_templates, shards, storage, tasks
-    from gemma4cli import config as configuration
     from gemma4cli.identity import fingerprint
     from gemma4cli.inputs import InputOptions, open_inputs
     from gemma4cli.known import without_known
+    from gemma4cli.overrides import Overrides, build
     from gemma4cli.pending import Resume
     from gemma4cli.records import Kind
 
     options = _with_texts(options)
     mine = {field.name for field in fields(options)}
-    shared = {
-        field.name: getattr(options, field.name) for field in fields(configuration.Overrides) if field.name in mine
-    }
+    shared = {field.name: getattr(options, field.name) for field in fields(Overrides) if field.name in mine}
     named = _named(options)
     allowed = frozenset(name for text in named for name in storage.protocols(text))
-    config = configuration.build(
+    config = build(
         task,
-        configuration.Overrides(**shared, engine_args=tuple(options.engine_arg or ()), allow_protocols=allowed, **own),
+        Overrides(**shared, engine_args=tuple(options.engine_arg or ()), allow_protocols=allowed, **own),
     )
     output = output_path(task, options)
     _refuse_contradictions(options)

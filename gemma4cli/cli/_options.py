@@ -41,7 +41,7 @@ WHOLE_NAME = flag("--whole-name", panel=FILES, help="Call them a.jpg.txt rather 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the user said. Field names are those of `config.Overrides` where both have them.
+    """What the user said. Field names are those of `overrides.Overrides` where both have them.
 
     outputs, examples: what a recipe says of each output alone, and its examples; there is no flag for that.
     """

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gemma4cli import config, keys, ledger, models, outputs, shards
+from gemma4cli import keys, ledger, models, outputs, shards
 from gemma4cli.cluster.dealing import deal, dealt
 from gemma4cli.cluster.work import Work
 from gemma4cli.cluster.writing import finish, write
 from gemma4cli.errors import JobError, UsageError
 from gemma4cli.identity import Key, id_key
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.pending import Resume
 from gemma4cli.records import Row, Status
 from gemma4cli.schema import output_schema
@@ -45,7 +46,7 @@ def fill(output: Path, rows: Iterable[Row], *, done: bool) -> None:
 @pytest.fixture
 def work(tmp_path: Path) -> Work:
     """Three shards of thirty rows."""
-    made = config.build("caption", config.Overrides(engine="fake"))
+    made = build("caption", Overrides(engine="fake"))
     return Work(
         config=made, model=models.find("tiny"), place=outputs.locate(str(tmp_path / "out")),
         schema=output_schema(COLUMNS, {"task": "caption"}), columns=COLUMNS, answers=(), fingerprint={"m": 1},

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4cli import config, gemma, models
+from gemma4cli import gemma, models
 from gemma4cli.engine import towers
 from gemma4cli.engine.base import Request, Turns
 from gemma4cli.engine.vllm_render import VllmRenderer
 from gemma4cli.errors import RenderError
 from gemma4cli.media.decoded import Audio, Image, Video
+from gemma4cli.overrides import Overrides, build
 
 # The warnings of torch and transformers are not ours to mend.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -41,9 +42,9 @@ class Renderers:
 def renderers(request: pytest.FixtureRequest) -> Renderers:
     from gemma4cli.engine.vllm import VllmEngine
 
-    told = config.build(
+    told = build(
         "annotate",
-        config.Overrides(
+        Overrides(
             model="tiny",
             engine_args=(
                 f"dtype={request.param}",

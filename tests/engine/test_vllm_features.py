@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from gemma4cli import config, models
+from gemma4cli import models
 from gemma4cli.engine.vllm_features import LONG_SYSTEM, feature_settings
 from gemma4cli.errors import ModelError, UsageError
 from gemma4cli.models import Model
+from gemma4cli.overrides import Overrides, build
 
 TINY = models.find("tiny")
 
 
 def settings(capability: float | None = 9.0, model: Model = TINY, **overrides: Any) -> dict[str, Any]:
-    return feature_settings(config.build("annotate", config.Overrides(prompt="?", **overrides)), model, capability)
+    return feature_settings(build("annotate", Overrides(prompt="?", **overrides)), model, capability)
 
 
 def stored(**about: Any) -> Model:

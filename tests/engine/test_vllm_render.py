@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4cli import config, models
+from gemma4cli import models
 from gemma4cli.engine.base import Request
 from gemma4cli.errors import RenderError
 from gemma4cli.media.decoded import Audio, Image
+from gemma4cli.overrides import Overrides, build
 
 # The warnings of torch and transformers are not ours to mend.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -23,9 +24,9 @@ Render = Callable[..., Any]
 def render() -> Render:
     from gemma4cli.engine.vllm import VllmEngine
 
-    told = config.build(
+    told = build(
         "annotate",
-        config.Overrides(model="tiny", engine_args=('limit_mm_per_prompt={"image": 2, "audio": 1, "video": 1}',)),
+        Overrides(model="tiny", engine_args=('limit_mm_per_prompt={"image": 2, "audio": 1, "video": 1}',)),
     )
     renderer = VllmEngine.configured(told, models.find("tiny"), False).renderer
 

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4cli import answers, config, models
+from gemma4cli import answers, models
 from gemma4cli.engine.base import EngineInput, Request, Turns
 from gemma4cli.engine.vllm import VllmEngine
 from gemma4cli.engine.vllm_sampling import refuse_constraint
 from gemma4cli.errors import EngineError, UsageError
 from gemma4cli.media.decoded import Image
+from gemma4cli.overrides import Overrides, build
 from gemma4cli.records import Constraint, Generation, MediaFacts, Rendered, Sampling
 from gemma4cli.tiny import CHECKPOINT, prompts, scenes
 
@@ -83,9 +84,9 @@ def configured(folder: Path) -> VllmEngine:
     template = folder / "chat_template.jinja"
     begun = "{%- if add_generation_prompt and enable_thinking -%}{{- '<|channel>' -}}{%- endif -%}"
     template.write_text(template.read_text() + begun)
-    told = config.build(
+    told = build(
         "annotate",
-        config.Overrides(
+        Overrides(
             model=str(folder), prompt="?", max_soft_tokens=70, thinking=True, logprobs=True, choices=",".join(LABELS)
         ),
     )

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemma4cli import config, models
+from gemma4cli import models
 from gemma4cli.engine.vllm_settings import engine_settings
 from gemma4cli.errors import ModelError, UsageError
+from gemma4cli.overrides import Overrides, build
 
 
 def platform(kind: str, major: int = 9) -> SimpleNamespace:
@@ -22,7 +23,7 @@ def platform(kind: str, major: int = 9) -> SimpleNamespace:
 
 
 def settings(where: SimpleNamespace, *engine_args: str, **overrides: object) -> dict:
-    run = config.build("caption", config.Overrides(model="tiny", engine_args=engine_args, **overrides))  # type: ignore[arg-type]
+    run = build("caption", Overrides(model="tiny", engine_args=engine_args, **overrides))  # type: ignore[arg-type]
     return engine_settings(run, models.find("tiny"), where)
 
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from gemma4cli.config import TASKS, Overrides, build, defaults, parse_engine_args
+from gemma4cli.config import TASKS
 from gemma4cli.errors import UsageError
+from gemma4cli.overrides import Overrides, build, defaults, parse_engine_args
 from gemma4cli.records import Kind
 
 
