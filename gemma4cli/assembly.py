@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import itertools
 import json
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ def _write_lines(path: Path, ledger: Ledger, schema: pa.Schema) -> int:
     new = _new_lines(parts.row_groups(added))
     rows = 0
     with path.open("wb") as file:
-        for _, same in itertools.groupby(heapq.merge(*old, new, key=_index), key=_index):
+        for _, same in groupby(heapq.merge(*old, new, key=_index), key=_index):
             *_, (_, text) = same  # of equal ones, the last is the latest
             file.write(text)
             rows += 1
