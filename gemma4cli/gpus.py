@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from gemma4cli import resources
 from gemma4cli.errors import UsageError
 
+BINDING = "VLLM_CPU_OMP_THREADS_BIND"  # cores of each process of an engine of vLLM's CPU build: `0,1|2,3`
 FORMS = "It takes how many (2), which (0,2; 0,0 for two engines on one) or all."
 
 
@@ -113,7 +114,7 @@ def places(asked: Gpus | None, each: int, devices: Sequence[str] | None, cores: 
             raise UsageError(
                 f"an engine of {each} GPUs does not fit: there {_are(len(devices))}", "Lower --tensor-parallel."
             )
-        return [Place("engine")]
+        return [Place("engine", _bound(cores, each) if devices is None else {})]
     if devices is None:
         return _on_cores(asked, each, cores)
     chosen = _chosen(asked, devices)
@@ -182,9 +183,24 @@ def _on_cores(asked: Gpus, each: int, cores: Sequence[int]) -> list[Place]:
             f"--gpus {asked}: the engine runs on the CPU here, which has {len(cores)} cores", "An engine needs one."
         )
     share = len(cores) // engines
-    return [
-        Place(f"engine {i}", cores=tuple(cores[i * share : (i + 1) * share]) if cores else None) for i in range(engines)
-    ]
+    shares = [tuple(cores[i * share : (i + 1) * share]) for i in range(engines)]
+    return [Place(f"engine {i}", _bound(mine, each), mine or None) for i, mine in enumerate(shares)]
+
+
+def _bound(cores: Sequence[int], each: int) -> dict[str, str]:
+    """Gives each process of an engine its cores, where it has several. vLLM's CPU build would look for NUMA nodes.
+
+    Raises UsageError where there are fewer cores than processes.
+    """
+    if each == 1 or not cores or BINDING in os.environ:
+        return {}
+    if each > len(cores):
+        raise UsageError(
+            f"an engine of {each} processes does not fit: there {_are(len(cores))} for it to run on",
+            "The engine runs on the CPU here, and each takes a core. Lower --tensor-parallel.",
+        )
+    share = len(cores) // each
+    return {BINDING: "|".join(",".join(map(str, cores[i * share : (i + 1) * share])) for i in range(each))}
 
 
 def of_run(asked: Gpus | None, each: int, engine: str) -> list[Place]:

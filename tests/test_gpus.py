@@ -71,6 +71,30 @@ def test_without_gpus_engines_share_the_cores(count: int, cores: int) -> None:
     assert len({len(share or ()) for share in shares}) == 1
 
 
+@given(engines=st.integers(1, 3), each=st.integers(1, 4), cores=st.integers(1, 12))
+def test_without_gpus_each_process_of_an_engine_has_cores_of_its_own(engines: int, each: int, cores: int) -> None:
+    for asked in (Gpus(engines * each), *([None] if engines == 1 else [])):
+        if cores < engines * each:
+            with pytest.raises(UsageError):
+                gpus.places(asked, each, None, range(cores))
+            continue
+        places = gpus.places(asked, each, None, range(cores))
+        assert len(places) == engines
+        bound = [place.environment.get("VLLM_CPU_OMP_THREADS_BIND", "") for place in places]
+        assert all(text.count("|") == each - 1 for text in bound)
+        if each > 1:
+            taken = [int(core) for text in bound for core in text.replace("|", ",").split(",")]
+            assert len(set(taken)) == len(taken)
+            assert set(taken) <= set(range(cores))
+        for place, text in zip(places, bound, strict=True):
+            assert place.cores is None or not text or set(map(int, re.split("[|,]", text))) <= set(place.cores)
+
+
+def test_what_the_user_binds_stays_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    assert gpus.places(None, 2, None, range(4)) == [Place("engine")]
+
+
 def test_names_of_the_environment_stay_names() -> None:
     devices = ("4", "GPU-aa", "MIG-bb")
     one, two = gpus.places(Gpus(numbers=(2, 0)), 1, devices)

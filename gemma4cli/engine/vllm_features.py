@@ -29,6 +29,8 @@ def feature_settings(config: RunConfig, model: Model, capability: float | None) 
     features = config.features
     settings: dict[str, Any] = {"enable_prefix_caching": _prefix_caching(config)}
     _refuse_stored(model, capability)
+    if config.pipeline_parallel > 1:
+        _refuse_stages(config.pipeline_parallel, model, capability)
     if features.quantization is not None:
         if model.quantization is not None:
             message = f"--quantization {features.quantization}: {model.name} is stored as {model.quantization} already"
@@ -95,6 +97,27 @@ def _refuse_stored(model: Model, capability: float | None) -> None:
         raise ModelError(
             f"{model.name} is stored as {stored}, which the CPU build of vLLM does not compute",
             "Take the model as it was published in bfloat16, or a GPU.",
+        )
+
+
+def _refuse_stages(count: int, model: Model, capability: float | None) -> None:
+    if capability is None:
+        message = "--pipeline-parallel needs GPUs: vLLM's CPU build loses what one part of the layers hands to the next"
+        raise UsageError(message, "Take --tensor-parallel, or leave it out.")
+    text = model.config.get("text_config") or {}
+    kinds, shared = text.get("layer_types") or (), text.get("num_kv_shared_layers") or 0
+    if not kinds or not shared:
+        return
+    from vllm.distributed.utils import get_pp_indices
+
+    own = kinds[:-shared]
+    read = min(max(i for i, kind in enumerate(own) if kind == each) for each in set(kinds[-shared:]))
+    first, _ = get_pp_indices(len(kinds), count - 1, count)
+    if first > read:
+        raise UsageError(
+            f"--pipeline-parallel {count}: the last {shared} layers of {model.name} read what layer {read} keeps, "
+            f"and layers from {first} on would be on another GPU",
+            "Take --tensor-parallel.",
         )
 
 

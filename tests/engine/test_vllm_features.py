@@ -148,3 +148,36 @@ def test_drafters_are_told_by_their_configuration_and_have_to_fit(tmp_path: Path
         settings(None, speculative=assistant)["speculative_config"]
         == settings(speculative=assistant)["speculative_config"]
     )
+
+
+def layered(kinds: str, shared: int) -> Model:
+    """A model of sliding (s) and full (f) layers, the last of which read what earlier ones keep."""
+    names = [{"s": "sliding_attention", "f": "full_attention"}[kind] for kind in kinds]
+    text = {"layer_types": names, "num_kv_shared_layers": shared, "num_hidden_layers": len(names)}
+    return replace(TINY, config={**TINY.config, "text_config": text})
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("kinds", "shared", "stages", "read"),
+    [
+        ("ssssf" * 7, 20, 2, 13),  # E2B: layers from 18 on
+        ("sssssf" * 7, 18, 2, None),  # E4B: layers from 21 on
+        ("sssssf" * 7, 18, 3, 22),
+        ("sssssf" * 5, 0, 2, None),
+    ],
+)
+def test_layers_are_not_parted_from_those_whose_keys_they_read(
+    kinds: str, shared: int, stages: int, read: int | None
+) -> None:
+    if read is None:
+        settings(model=layered(kinds, shared), pipeline_parallel=stages)
+        return
+    with pytest.raises(UsageError, match=f"the last {shared} layers of tiny read what layer {read} keeps"):
+        settings(model=layered(kinds, shared), pipeline_parallel=stages)
+
+
+def test_pipelines_are_refused_where_vllm_loses_what_is_handed_on() -> None:
+    with pytest.raises(UsageError, match="--pipeline-parallel needs GPUs"):
+        settings(None, pipeline_parallel=2)
