@@ -215,17 +215,17 @@ def checkpoint(model: str) -> Iterator[Finding]:
 
 
 def features(model: str) -> Iterator[Finding]:
-    """Which of the flags that need a GPU of some kind this machine can do."""
+    """Which of the flags that need a machine of some kind this one can do."""
     import torch
 
-    from gemma4cli.features import NEEDS
+    from gemma4cli.features import NEEDS, lacking
 
-    capability = 0.0
+    capability = None
     if torch.cuda.is_available():
         major, minor = torch.cuda.get_device_capability()
         capability = major + minor / 10
-    able = [flag for flag, least in NEEDS.items() if capability >= least]
-    unable = [f"{flag} (capability {least:g})" for flag, least in NEEDS.items() if capability < least]
+    able = [flag for flag in NEEDS if lacking(flag, capability) is None]
+    unable = [f"{flag} (capability {least:g})" for flag, least in NEEDS.items() if flag not in able]
     yield Finding(
         State.OK,
         "features",

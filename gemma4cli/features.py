@@ -18,8 +18,26 @@ KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
 METHODS = ("mtp", "eagle3")
 # Compute capability of the GPU that a flag needs: 8.9 computes in 8 bits.
 NEEDS = {"--quantization": 8.9, "--kv-cache-dtype": 8.9, "--encoder-cudagraph": 8.0}
+AVX512 = "--kv-cache-dtype"  # vLLM's CPU build does that as well, with AVX-512
 AUTO = "auto"  # the drafter that is published beside the model
 DRAFTED = 4  # tokens at a time
+
+
+def lacking(flag: str, capability: float | None) -> str | None:
+    """What this machine lacks for one of `NEEDS`, in words; None where it lacks nothing.
+
+    capability: of its GPU, such as 9.0; None where vLLM runs on the CPU.
+    """
+    if capability is None and flag == AVX512:
+        import torch
+
+        able = torch.cpu._is_avx512_supported() or torch.cpu._is_amx_tile_supported()
+        return None if able else "a GPU, or a processor with AVX-512"
+    if capability is None:
+        return "a GPU, and there is none here"
+    if capability < NEEDS[flag]:
+        return f"a GPU of compute capability {NEEDS[flag]:g}; this one has {capability:g}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

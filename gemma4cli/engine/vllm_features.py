@@ -7,7 +7,7 @@ from typing import Any
 from gemma4cli import adapters, drafters
 from gemma4cli.config import RunConfig
 from gemma4cli.errors import ModelError, UsageError
-from gemma4cli.features import NEEDS
+from gemma4cli.features import lacking
 from gemma4cli.models import Model
 
 LONG_SYSTEM = 1024  # characters of a system prompt from which on it is computed once for all rows
@@ -93,7 +93,7 @@ def _prefix_caching(config: RunConfig) -> bool:
 
 def _refuse_stored(model: Model, capability: float | None) -> None:
     stored = model.quantization or ""
-    if capability is None and stored.startswith(("FP8", "NVFP4")):
+    if capability is None and stored.startswith("NVFP4"):
         raise ModelError(
             f"{model.name} is stored as {stored}, which the CPU build of vLLM does not compute",
             "Take the model as it was published in bfloat16, or a GPU.",
@@ -122,9 +122,6 @@ def _refuse_stages(count: int, model: Model, capability: float | None) -> None:
 
 
 def _needs(flag: str, value: str | None, capability: float | None) -> None:
-    least, said = NEEDS[flag], f"{flag} {value}" if value else flag
-    if capability is None:
-        raise UsageError(f"{said} needs a GPU, and there is none here", "Leave it out.")
-    if capability < least:
-        message = f"{said} needs a GPU of compute capability {least:g}; this one has {capability:g}"
-        raise UsageError(message, "Leave it out.")
+    lacks = lacking(flag, capability)
+    if lacks is not None:
+        raise UsageError(f"{flag} {value} needs {lacks}" if value else f"{flag} needs {lacks}", "Leave it out.")

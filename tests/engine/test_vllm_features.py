@@ -54,12 +54,21 @@ def test_a_beginning_in_common_is_kept_where_that_is_worth_it() -> None:
         ({"encoder_cudagraph": True}, "compilation_config", 8.0),
     ],
 )
-def test_what_needs_a_gpu_says_which(overrides: dict[str, Any], key: str, least: float) -> None:
+def test_what_needs_a_gpu_says_which(
+    overrides: dict[str, Any], key: str, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert key in settings(least, **overrides)
-    with pytest.raises(UsageError, match="needs a GPU, and there is none"):
+    monkeypatch.setattr("torch.cpu._is_avx512_supported", lambda: False)
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: False)
+    with pytest.raises(UsageError, match=r"needs a GPU, (and there is none here|or a processor with AVX-512)$"):
         settings(None, **overrides)
     with pytest.raises(UsageError, match=f"compute capability {least:g}; this one has 7.5"):
         settings(7.5, **overrides)
+
+
+def test_keys_and_values_take_8_bits_on_a_processor_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cpu._is_avx512_supported", lambda: True)
+    assert settings(None, kv_cache_dtype="fp8")["kv_cache_dtype"] == "fp8"
 
 
 def test_layers_that_are_given_pixels_by_the_type_of_their_weights_keep_theirs() -> None:
