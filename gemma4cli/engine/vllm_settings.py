@@ -52,6 +52,8 @@ def prepare_environment(verbose: bool, engines: int = 1) -> None:
         OWNER: str(os.getpid()),
         "VLLM_CPU_KVCACHE_SPACE": str(max(1, min(4, resources.available_memory() // 2**30 // 8) // engines)),
         "TOKENIZERS_PARALLELISM": "false",
+        # What an engine's processes leave when they are ended is cleared away, and said to be leaked.
+        "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning",
     }
     if not verbose:
         settings |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
