@@ -67,7 +67,12 @@ def test_graphs_reach_the_largest_batch_and_the_users_own_win(most: int) -> None
 def test_the_last_layers_read_of_a_prompt_what_they_must_and_no_more_unless_something_needs_the_rest() -> None:
     assert settings(platform("cpu"))["kv_sharing_fast_prefill"] is True
     assert settings(platform("cuda"), "kv_sharing_fast_prefill=false")["kv_sharing_fast_prefill"] is False
-    assert "kv_sharing_fast_prefill" not in settings(platform("cuda"), pipeline_parallel=2)
+    tiny = models.find("tiny")
+    layers = {"layer_types": [*["sliding_attention"] * 5, "full_attention"] * 7, "num_kv_shared_layers": 18}
+    model = replace(tiny, config={**tiny.config, "text_config": {**layers, "num_hidden_layers": 42}})
+    run = build("caption", Overrides(model="tiny", pipeline_parallel=2))
+    assert model.shares_kv
+    assert "kv_sharing_fast_prefill" not in engine_settings(run, model, platform("cuda"))
 
 
 @pytest.mark.parametrize(
